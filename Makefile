@@ -1,0 +1,36 @@
+# The two commands a newcomer needs: make demo, make test. Both make .venv if need be.
+
+PYTHON ?= python3.11
+BIN := .venv/bin
+
+.PHONY: demo test lint types unit format clean
+
+demo: .venv/ready
+	$(BIN)/cflag run digits --methods cflag,finetune
+
+test: lint types unit
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/ready
+	$(BIN)/mypy
+
+unit: .venv/ready
+	$(BIN)/pytest -n 2
+
+format: .venv/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# torch first and alone: with it in place nothing asks for another build.
+.venv/ready: pyproject.toml constraints.txt
+	command -v $(PYTHON) >/dev/null || { echo "cflag wants Python 3.11; set PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,242 @@
+"""The command line. torch is imported only by the commands that need it, so that `cflag --help` is instant."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cflag.errors import CflagError, InterruptedRunError, UserError
+
+if TYPE_CHECKING:
+    from cflag.config import Config
+    from cflag.results.result import Result
+
+KINDS = ("methods", "sources", "models", "memories", "presets")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; a person's mistake ends in one line and an exit code, not in a traceback."""
+    args = _parser().parse_args(argv)
+    try:
+        args.command(args)
+    except CflagError as error:
+        print(f"cflag: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("cflag: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cflag", description="Continual federated learning with C-FLAG.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run an experiment", description="Run an experiment, or several.")
+    run.add_argument("preset", nargs="?", metavar="PRESET | FILE.toml", help="default: digits")
+    _add_settings(run)
+    run.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder to write; must be new (default: runs/...)"
+    )
+    run.add_argument("--seeds", metavar="N,N,...", help="one run for each seed")
+    run.add_argument("--methods", metavar="NAME,NAME,...", help="one run for each method")
+    run.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was stopped or killed")
+    run.add_argument("--quiet", action="store_true", help="no progress display")
+    run.set_defaults(command=_run)
+
+    listing = commands.add_parser("list", help="what there is to choose from")
+    listing.add_argument("kind", choices=KINDS)
+    listing.set_defaults(command=_list)
+
+    show = commands.add_parser("show", help="a preset's or file's config with all defaults filled in")
+    show.add_argument("preset", metavar="PRESET | FILE.toml")
+    _add_settings(show)
+    show.set_defaults(command=_show)
+
+    data = commands.add_parser("data", help="list or download data sets").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    data_list = data.add_parser("list", help="which data sets are here")
+    data_list.set_defaults(command=_data_list)
+    data_get = data.add_parser("get", help="download a data set from its official home")
+    data_get.add_argument("name")
+    data_get.set_defaults(command=_data_get)
+    for sub in (data_list, data_get):
+        sub.add_argument("--data-dir", metavar="DIR", help="default: $CFLAG_DATA, or a cache folder")
+    return parser
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        import cflag
+
+        print(f"cflag {cflag.__version__}")
+        parser.exit()
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
+    parser.add_argument("--data-dir", metavar="DIR", help="where data sets are (default: $CFLAG_DATA)")
+
+
+def _configs(
+    args: argparse.Namespace, methods: Sequence[str | None], seeds: Sequence[int | None]
+) -> list[Config]:
+    """Resolve one config for each method and seed."""
+    from cflag.config import load_raw, merge, parse_setting, resolve
+
+    settings = [parse_setting(text) for text in args.set]
+    if args.data_dir:
+        settings.append(("data_dir", args.data_dir))
+    raw = load_raw(args.preset or "digits")
+    return [
+        resolve(merge(raw, [*settings, *[(k, v) for k, v in (("method", m), ("seed", s)) if v is not None]]))
+        for m in methods
+        for s in seeds
+    ]
+
+
+def _run(args: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from cflag.results.display import Bar, Quiet, show_results
+
+    console = Console()
+    display = Quiet() if args.quiet else Bar(console)
+    if args.resume is not None:
+        _refuse_with_resume(args)
+        root, folders = args.resume, _folders_in(args.resume)
+    else:
+        root, folders = _make_folders(args)
+    from cflag.experiment import Experiment
+    from cflag.results.folder import RunFolder
+
+    results: list[Result] = []
+    for folder in folders:
+        try:
+            results.append(Experiment(RunFolder.open(folder).config()).resume(folder, display))
+        except InterruptedRunError:
+            raise InterruptedRunError(
+                f"stopped; all finished rounds are saved; continue with: cflag run --resume {root}"
+            ) from None
+    show_results(console, results)
+    if len(results) > 1:
+        for path in _compare_figure(results, root):
+            console.print(f"together: {path}", highlight=False, soft_wrap=True)
+
+
+def _refuse_with_resume(args: argparse.Namespace) -> None:
+    given = {"PRESET": args.preset, "--set": args.set, "--out": args.out, "--seeds": args.seeds}
+    given |= {"--methods": args.methods, "--data-dir": args.data_dir}
+    for name, value in given.items():
+        if value:
+            raise UserError(
+                f"{name} cannot be changed when resuming: --resume takes all from the folder's config.toml"
+            )
+
+
+def _folders_in(root: Path) -> list[Path]:
+    """Return the run folder itself, or those in a folder of several."""
+    if (root / "config.toml").is_file():
+        return [root]
+    inner = sorted(path.parent for path in root.glob("*/config.toml"))
+    if not inner:
+        raise UserError(f"{root} holds no run to resume: there is no config.toml in it")
+    return inner
+
+
+def _make_folders(args: argparse.Namespace) -> tuple[Path, list[Path]]:
+    """Make one folder a run, all of them before the first starts, so that --resume finds what is still to do."""
+    from cflag.experiment import Experiment, new_folder
+    from cflag.results.folder import RunFolder
+
+    methods = args.methods.split(",") if args.methods else [None]
+    seeds = [_seed(text) for text in args.seeds.split(",")] if args.seeds else [None]
+    configs = _configs(args, methods, seeds)
+    Experiment(configs[0])  # missing data and the like come to light before a folder is made
+    stem = Path(args.preset or "digits").stem
+    if len(configs) == 1:
+        root = args.out or new_folder(f"{stem}-{configs[0].method}-{configs[0].seed}")
+        return root, [RunFolder.create(root, configs[0]).path]
+    root = args.out or new_folder(stem)
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise UserError(
+            f"{root} already exists; choose another --out, or continue with: cflag run --resume {root}"
+        )
+    order = {config: k for k, config in enumerate(configs, 1)}
+    return root, [
+        RunFolder.create(root / f"{k}-{config.method}-{config.seed}", config).path
+        for config, k in order.items()
+    ]
+
+
+def _seed(text: str) -> int:
+    if not text.strip().isdigit():
+        raise UserError(f"--seeds: '{text}' is not a whole number")
+    return int(text)
+
+
+def _compare_figure(results: Sequence[Result], root: Path) -> list[Path]:
+    from cflag.results.figures import draw_accuracy, save
+
+    return save(draw_accuracy(results), root / "accuracy_after_each_task")[:1]
+
+
+def _list(args: argparse.Namespace) -> None:
+    for name, about in _choices(args.kind):
+        print(f"{name:<15} {about}")
+
+
+def _choices(kind: str) -> list[tuple[str, str]]:
+    if kind == "methods":
+        from cflag.registry import describe_method, method_names
+
+        return [(name, describe_method(name)) for name in method_names()]
+    if kind == "sources":
+        from cflag.data import sources
+
+        return [(name, sources.describe(name)) for name in sources.names()]
+    if kind == "presets":
+        from cflag.presets import describe_preset, preset_names
+
+        return [(name, describe_preset(name)) for name in preset_names()]
+    from cflag.memory import MEMORIES
+    from cflag.models import MODELS
+
+    registry = MODELS if kind == "models" else MEMORIES
+    return [(name, registry.describe(name)) for name in registry.names()]
+
+
+def _show(args: argparse.Namespace) -> None:
+    print(_configs(args, [None], [None])[0].to_toml(), end="")
+
+
+def _data_list(args: argparse.Namespace) -> None:
+    from cflag.data import sources
+    from cflag.data.download import status
+
+    folder = sources.data_dir_or_default(args.data_dir)
+    print(f"data folder: {folder}")
+    for name in sources.names():
+        print(f"{name:<15} {status(name, folder):<10} {sources.describe(name)}")
+
+
+def _data_get(args: argparse.Namespace) -> None:
+    from cflag.data import sources
+    from cflag.data.download import fetch
+
+    path = fetch(args.name, sources.data_dir_or_default(args.data_dir))
+    print(f"{args.name} is ready in {path}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The private side: a client's current data, memory, random streams and what it keeps between rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cflag.conversation import Cost, Occasion
+from cflag.data.samples import Samples
+from cflag.memory.base import Memory
+from cflag.streams import stream, torch_seed
+
+if TYPE_CHECKING:
+    from cflag.learning.learner import Learner
+
+T = TypeVar("T")
+
+
+class Client:
+    """What a method sees of a client while it answers a question.
+
+    `params` and `buffers` are the process's one model, set to the global model before every question: a method
+    may move them freely. `state` holds tensors and JSON values that survive restarts; assign to change them.
+    """
+
+    def __init__(self, number: int, seed: int, learner: Learner, memory: Memory) -> None:
+        self.number = number
+        self.memory = memory
+        self.state: dict[str, object] = {}
+        self.data: Samples
+        self.occasion = Occasion(0, -1, 0, 0)
+        self.cost = Cost()
+        self.remarks: dict[str, float | str] = {}
+        self._losses: list[tuple[str, float, int]] = []
+        self._seed = seed
+        self._learner = learner
+        self._scratch: dict[str, object] = {}
+
+    @property
+    def params(self) -> Tensor:
+        """The local parameters x_{i,k}, flat; change them in place."""
+        return self._learner.params
+
+    @params.setter
+    def params(self, value: Tensor) -> None:
+        if value is not self._learner.params:  # `client.params -= step` ends here with the same tensor
+            self._learner.params.copy_(value)
+
+    @property
+    def buffers(self) -> Tensor:
+        """The local batch-norm statistics, flat (empty for a model without)."""
+        return self._learner.buffers
+
+    @property
+    def task(self) -> int:
+        """The number of the current task, from 0."""
+        return self.occasion.task
+
+    @property
+    def share(self) -> float:
+        """p_i: this client's part of all current samples."""
+        return len(self.data) / self.occasion.samples
+
+    @property
+    def peers(self) -> int:
+        """N: how many clients take part in this round."""
+        return self.occasion.clients
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Return this client's random stream for a purpose in this round."""
+        return stream(self._seed, purpose, self.number, self.occasion.task, self.occasion.round)
+
+    def value_and_grad(self, samples: Samples) -> tuple[float, Tensor]:
+        """Return the mean loss on samples and its flat gradient at `params`; counted as that many evaluations."""
+        old = int((samples.task != self.task).sum())
+        self.cost.memory += old
+        self.cost.current += len(samples) - old
+        loss, gradient = self._learner.value_and_grad(samples)
+        self._losses.append(("memory_loss" if old == len(samples) else "loss", loss, len(samples)))
+        return loss, gradient
+
+    def remark(self, **values: float | str) -> None:
+        """Note something about this client for the metrics; no method's result may depend on it."""
+        self.remarks.update(values)
+
+    def compute(self, name: str, make: Callable[[], T]) -> T:
+        """Make something that a later question of the same round will want, and try to keep it."""
+        self._reseed(name)
+        made = make()
+        self._scratch[name] = made
+        return made
+
+    def recall(self, name: str, make: Callable[[], T]) -> T:
+        """Return what `compute` made in this round, once; if it is gone, make it again with the same result.
+
+        Making it again is not counted: the algorithm asked for it once.
+        """
+        if name in self._scratch:
+            return self._scratch.pop(name)  # type: ignore[return-value]
+        cost, losses, buffers = replace(self.cost), list(self._losses), self.buffers.clone()
+        self._reseed(name)
+        made = make()
+        self.cost, self._losses = cost, losses
+        self.buffers.copy_(buffers)
+        return made
+
+    def kept(self) -> list[object]:
+        """Return all that must survive a restart, so that a change can be told by identity."""
+        return [self.memory.samples, *self.state.keys(), *self.state.values()]
+
+    def scratch_bytes(self) -> int:
+        """Return how much memory is held for later questions."""
+        return sum(
+            t.numel() * t.element_size()
+            for made in self._scratch.values()
+            for t in (made if isinstance(made, tuple) else (made,))
+            if isinstance(t, Tensor)
+        )
+
+    def drop_scratch(self) -> None:
+        """Drop what was kept for later questions: it will be made again."""
+        self._scratch.clear()
+
+    def begin_question(self, question: str, occasion: Occasion) -> None:
+        """Start on a question with a clean account and this question's own randomness."""
+        if occasion != self.occasion:
+            self._scratch.clear()
+        self.occasion = occasion
+        self.cost, self.remarks, self._losses = Cost(), {}, []
+        self._learner.current = occasion.task
+        self._reseed(question)
+
+    def end_question(self) -> None:
+        """Close the account: remark the mean loss on current and on memory samples."""
+        for name in ("loss", "memory_loss"):
+            seen = [(loss, n) for kind, loss, n in self._losses if kind == name]
+            if seen:
+                self.remarks[name] = sum(loss * n for loss, n in seen) / sum(n for _, n in seen)
+
+    def _reseed(self, purpose: str) -> None:
+        """Dropout and the like draw from torch's own generator."""
+        here = self.occasion
+        torch.manual_seed(torch_seed(self._seed, purpose, self.number, here.task, here.round))

@@ -1,0 +1,226 @@
+"""The configuration of a run: presets and TOML files in, checked values out.
+
+Keys are the fields of `Config`; `[memory]` and a table named like the method hold theirs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import tomli_w
+
+from cflag.data.benchmark import BenchmarkOptions
+from cflag.data.sources import names as source_names
+from cflag.errors import UserError, unknown
+from cflag.memory import MEMORIES
+from cflag.memory.base import MemoryOptions
+from cflag.methods.base import LocalOptions
+from cflag.models import MODELS
+from cflag.models.layers import ModelOptions
+from cflag.presets import load_preset
+from cflag.registry import get_method, method_names
+
+CUSTOM = "custom"
+"""The name of a source or model that was handed over in Python."""
+
+
+@dataclass(frozen=True)
+class Config(BenchmarkOptions, LocalOptions, ModelOptions):
+    """Everything that decides a run's numbers, and where it is computed."""
+
+    method: str = "cflag"
+    source: str = "digits"
+    model: str = "mlp"
+    rounds: int = 5
+    eval_every: int = 1
+    """Measure the accuracy so far every so many rounds; a task's last round is always measured."""
+    engine: Literal["local"] = "local"
+    workers: int = 0
+    """Worker processes; 0 means one a core, 1 means this process alone. Changes no number."""
+    device: str = "cpu"
+    data_dir: str = ""
+    memory: MemoryOptions = field(default_factory=MemoryOptions)
+    settings: Any = None
+    """The method's own settings; in a file, the table named like the method."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the config as it stands in a file: short keys first, tables last."""
+        keys = [k for k in FIRST if k] + [f.name for f in fields(self) if f.name not in FIRST]
+        plain = {k: getattr(self, k) for k in keys if k not in ("memory", "settings")}
+        return {**plain, "memory": vars(self.memory), self.method: vars(self.settings)}
+
+    def to_toml(self) -> str:
+        """Return the config as TOML."""
+        return tomli_w.dumps(self.to_dict())
+
+
+FIRST = ("method", "source", "scenario", "clients", "tasks", "rounds", "seed", "zeta", "model")
+
+LEAST = {
+    **dict.fromkeys(("tasks", "clients", "rounds", "batch", "min_samples", "eval_every"), 1),
+    **dict.fromkeys(("samples_per_class", "test_per_class", "image_size", "steps", "width", "workers"), 0),
+    "seed": 0,
+}
+
+
+def load_file(path: Path) -> dict[str, Any]:
+    """Return a TOML file's raw values."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path}: not a readable TOML file ({error})") from None
+
+
+def load_raw(given: str) -> dict[str, Any]:
+    """Return the raw values of a preset's name or of a file ending in .toml."""
+    return load_file(Path(given)) if given.endswith(".toml") else load_preset(given)
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Split `key=value`; the value is read as TOML, and as a plain string where it is none."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set {text}: write key=value, for example --set rounds=10")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def merge(raw: Mapping[str, Any], settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return raw values with dotted keys set: `memory.sample` is `sample` in the table `memory`."""
+    merged = {k: dict(v) if isinstance(v, Mapping) else v for k, v in raw.items()}
+    for key, value in settings:
+        table, dot, name = key.partition(".")
+        if not dot:
+            merged[key] = value
+        else:
+            inner = merged.setdefault(table, {})
+            if not isinstance(inner, dict):
+                raise UserError(f"'{key}': '{table}' is not a table")
+            inner[name] = value
+    return merged
+
+
+def resolve(raw: Mapping[str, Any]) -> Config:
+    """Check raw values and fill in the defaults."""
+    plain = {k: v for k, v in raw.items() if not isinstance(v, Mapping)}
+    tables = {k: v for k, v in raw.items() if isinstance(v, Mapping)}
+    method = get_method(str(plain.get("method", Config.method)))
+    name = str(plain.get("method", Config.method))
+    for table in tables:
+        if table != "memory" and table not in method_names():
+            raise unknown("table", table, ["memory", *method_names()])
+    _refuse_unknown(plain, name, method.Settings)
+    values = {k: _coerced(k, v, _hints(Config)[k]) for k, v in plain.items()}
+    memory = _options(MemoryOptions, tables.get("memory", {}), "memory")
+    settings = _options(method.Settings, tables.get(name, {}), name)
+    config = Config(**values, memory=memory, settings=settings)
+    _check(config)
+    return config
+
+
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _keys(cls: type[Any]) -> list[str]:
+    return [f.name for f in fields(cls) if f.name not in ("memory", "settings")]
+
+
+def _refuse_unknown(plain: Mapping[str, Any], method: str, settings: type[Any]) -> None:
+    """Suggest the closest key, also one inside a table: `beta` is `cflag.beta`."""
+    dotted = [f"{method}.{k}" for k in _keys(settings)] + [f"memory.{k}" for k in _keys(MemoryOptions)]
+    for key in plain:
+        if key in _keys(Config):
+            continue
+        inner = [d for d in dotted if difflib.get_close_matches(key, [d.partition(".")[2]], cutoff=0.8)]
+        outer = difflib.get_close_matches(key, _keys(Config), n=1, cutoff=0.8)
+        if outer or inner:
+            raise UserError(f"unknown key '{key}'; did you mean '{(outer or inner)[0]}'?")
+        raise unknown("key", key, [*_keys(Config), *dotted])
+
+
+def _options(cls: type[Any], table: Mapping[str, Any], name: str) -> Any:
+    for key in table:
+        if key not in _keys(cls):
+            raise unknown("key", f"{name}.{key}", [f"{name}.{k}" for k in _keys(cls)])
+    options = cls(**{k: _coerced(f"{name}.{k}", v, _hints(cls)[k]) for k, v in table.items()})
+    if hasattr(options, "check"):
+        options.check()
+    return options
+
+
+def _coerced(key: str, value: Any, hint: Any) -> Any:
+    """Return a value as the type its field has, or say what it should have been."""
+    choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    words: list[str] = []
+    for choice in choices:
+        if get_origin(choice) is Literal:
+            words += get_args(choice)
+            if value in get_args(choice):
+                return value
+        elif choice is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        elif type(value) is choice:
+            return value
+    kinds = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+    wanted = [kinds[c] for c in choices if c in kinds] + [f"'{w}'" for w in words]
+    close = difflib.get_close_matches(str(value), words, n=1)
+    hint_text = f" (did you mean '{close[0]}'?)" if close else ""
+    raise UserError(f"{key} = {value!r} must be {' or '.join(wanted)}{hint_text}")
+
+
+def _check(config: Config) -> None:
+    """Refuse numbers that cannot work, and names nobody knows."""
+    for key, least in LEAST.items():
+        if getattr(config, key) < least:
+            raise UserError(f"{key} = {getattr(config, key)} must be at least {least}")
+    for key in ("zeta", "epochs"):
+        if not 0 < getattr(config, key) < float("inf"):
+            raise UserError(f"{key} = {getattr(config, key)} must be positive and finite")
+    if config.source not in [*source_names(), CUSTOM]:
+        raise unknown("source", config.source, source_names())
+    if config.model != CUSTOM:
+        MODELS.get(config.model)
+    MEMORIES.get(config.memory.kind)
+    _check_memory(config.memory)
+    _check_device(config)
+
+
+def _check_memory(memory: MemoryOptions) -> None:
+    for key in ("per_task", "sample"):
+        if getattr(memory, key) < 1:
+            raise UserError(f"memory.{key} = {getattr(memory, key)} must be at least 1")
+    for key in ("limit_samples", "limit_bytes"):
+        if getattr(memory, key) < 0:
+            raise UserError(f"memory.{key} = {getattr(memory, key)} must be 0 (no limit) or more")
+    if memory.sample > memory.per_task:
+        raise UserError(f"memory.sample = {memory.sample} is larger than memory.per_task = {memory.per_task}")
+    if 0 < memory.limit_samples < memory.sample:
+        raise UserError(
+            f"memory.sample = {memory.sample} is larger than memory.limit_samples = {memory.limit_samples}"
+        )
+
+
+def _check_device(config: Config) -> None:
+    import torch
+
+    try:
+        device = torch.device(config.device)
+    except RuntimeError:
+        raise UserError(
+            f"device = '{config.device}' is not a device torch knows; try 'cpu' or 'cuda'"
+        ) from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("device = 'cuda': torch finds no CUDA device here; use device = 'cpu'")
+    if device.type != "cpu" and config.workers > 1:
+        raise UserError("workers share the processor's cores; with device = 'cuda' use workers = 1")

@@ -1,0 +1,79 @@
+"""A round is a conversation: the server asks all clients one question and gets the weighted mean of the answers.
+
+A method writes the conversation as a generator of `Ask`s; an engine carries it. The method cannot tell which
+engine that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+Value = Tensor | float
+"""What travels: a tensor or a number."""
+
+Answer = dict[str, Value]
+"""A client's answer to a question; every client answers with the same keys and shapes."""
+
+
+class Ask:
+    """A question to every client: one of the method's own functions, with what the server sends along."""
+
+    def __init__(self, question: Callable[..., Answer], **sent: Value | None) -> None:
+        self.question = question.__name__
+        self.sent = {name: value for name, value in sent.items() if value is not None}
+
+
+class Mean(dict[str, Any]):
+    """The weighted mean of the clients' answers, Σ p_i answer_i, read as `mean.g` or `mean["g"]`."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the clients' answers hold no '{name}'; they hold {list(self)}") from None
+
+
+Conversation = Generator[Ask, Mean, None]
+"""What `Method.round` is: it yields questions and is sent the mean answers."""
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """When a question is asked, and of whom: what a client may know beside the question itself."""
+
+    task: int
+    round: int
+    samples: int
+    """Current samples of all clients asked; a client's weight p_i is its own number over this."""
+    clients: int
+    """How many clients are asked: the paper's N."""
+
+
+@dataclass
+class Cost:
+    """What a client spent on a question: gradient evaluations in samples, on current and on memory data."""
+
+    current: int = 0
+    memory: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.current + other.current, self.memory + other.memory)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's answer with what is not averaged: its size, its cost, and remarks for the metrics."""
+
+    answer: Answer
+    samples: int
+    cost: Cost
+    remarks: Mapping[str, float | str]
+
+
+def nbytes(values: Mapping[str, Value]) -> int:
+    """Return the size of what travels: tensors as they are, a number as 8 bytes."""
+    return sum(v.numel() * v.element_size() if isinstance(v, Tensor) else 8 for v in values.values())

@@ -1,0 +1,1 @@
+"""Data: sources, scenarios and partitions; together they make a benchmark."""

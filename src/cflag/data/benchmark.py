@@ -1,0 +1,149 @@
+"""A benchmark: source + scenario + partition + seed. It deals every task to the clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cflag.data.partitions import Indices, by_shares, by_subject, draw_shares
+from cflag.data.samples import Samples
+from cflag.data.scenarios import make_tasks
+from cflag.data.source import Source, Split
+from cflag.errors import UserError
+from cflag.learning.heads import Heads
+from cflag.streams import stream
+
+
+@dataclass(frozen=True)
+class BenchmarkOptions:
+    """How a source becomes tasks, and tasks become clients' data."""
+
+    scenario: Literal["task", "class", "permuted", "rotated"] = "task"
+    tasks: int = 5
+    clients: int = 5
+    partition: Literal["dirichlet", "iid", "subject"] = "dirichlet"
+    zeta: float = 1e5
+    min_samples: int = 1
+    class_order: Literal["seeded", "natural"] = "seeded"
+    samples_per_class: int = 0
+    test_per_class: int = 0
+    image_size: int = 0
+    seed: int = 1234
+
+
+class Benchmark:
+    """Who gets which samples of which task; only indices are kept, samples are cut out when asked for."""
+
+    def __init__(self, source: Source, options: BenchmarkOptions) -> None:
+        self.options = options
+        self.source = source = _resized(_reduced(source, options), options.image_size)
+        self.tasks = make_tasks(source, options.scenario, options.tasks, options.class_order, options.seed)
+        own = torch.zeros(len(self.tasks), source.classes, dtype=torch.bool)
+        for index, task in enumerate(self.tasks):
+            own[index, list(task.classes)] = True
+        self.heads = Heads(own, by_task=options.scenario == "task")
+        dealt = [self._deal(index) for index in range(len(self.tasks))]
+        self._train = [train for train, _ in dealt]
+        self._test = [test for _, test in dealt]
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return self.options.clients
+
+    def size(self, client: int, task: int) -> int:
+        """Return how many training samples a client has of a task."""
+        return len(self._train[task][client])
+
+    def train(self, client: int, task: int) -> Samples:
+        """Return a client's training samples of a task: the paper's C^i."""
+        return self._cut(self.source.train, self._train[task][client], task)
+
+    def test(self, client: int, task: int) -> Samples:
+        """Return a client's held-out samples of a task."""
+        return self._cut(self.source.test, self._test[task][client], task)
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Turn raw samples into what a model takes: bytes to [0, 1], then zero mean and unit variance."""
+        if x.dtype == torch.uint8:
+            x = x.float() / 255
+        if self.source.mean == (0.0,) and self.source.std == (1.0,):
+            return x
+        shape = (1, -1, *[1] * (x.dim() - 2))
+        mean = torch.tensor(self.source.mean, dtype=x.dtype, device=x.device).view(shape)
+        std = torch.tensor(self.source.std, dtype=x.dtype, device=x.device).view(shape)
+        return (x - mean) / std
+
+    def _cut(self, split: Split, indices: Indices, task: int) -> Samples:
+        chosen = torch.from_numpy(indices)
+        x = self.tasks[task].transform(split.x[chosen])
+        return Samples(x, split.y[chosen], torch.full((len(chosen),), task))
+
+    def _deal(self, task: int) -> tuple[list[Indices], list[Indices]]:
+        """Deal a task's train and test samples to all clients with the same shares."""
+        o = self.options
+        halves = (self.source.train, self.source.test)
+        chosen = [np.flatnonzero(np.isin(half.y.numpy(), self.tasks[task].classes)) for half in halves]
+        if o.partition == "subject":
+            train, test = (
+                by_subject(half, mine, o.clients, o.min_samples if half is self.source.train else 0, task)
+                for half, mine in zip(halves, chosen, strict=True)
+            )
+            return train, test
+        labels = halves[0].y.numpy()[chosen[0]]
+        sizes = [int((labels == c).sum()) for c in np.unique(labels)]
+        if o.partition == "iid":
+            shares = np.full((len(sizes), o.clients), 1 / o.clients)
+            _check_minimum(sizes, o, task)
+        else:
+            shares = draw_shares(sizes, o.clients, o.zeta, o.min_samples, o.seed, task)
+        train, test = (
+            by_shares(half.y.numpy(), mine, shares, stream(o.seed, f"deal {name}", task))
+            for half, mine, name in zip(halves, chosen, ("train", "test"), strict=True)
+        )
+        return train, test
+
+
+def _check_minimum(sizes: list[int], options: BenchmarkOptions, task: int) -> None:
+    if sum(sizes) < options.clients * options.min_samples:
+        raise UserError(
+            f"task {task + 1} has {sum(sizes)} samples: too few for {options.clients} clients with "
+            f"min_samples = {options.min_samples}; use fewer clients or a smaller min_samples"
+        )
+
+
+def _reduced(source: Source, options: BenchmarkOptions) -> Source:
+    """Keep a seeded subset of each class, where the options ask for one."""
+
+    def keep(split: Split, count: int, name: str) -> Split:
+        if not count:
+            return split
+        rng = stream(options.seed, f"subset {name}")
+        labels = split.y.numpy()
+        parts = [rng.permutation(np.flatnonzero(labels == c))[:count] for c in np.unique(labels)]
+        chosen = torch.from_numpy(np.sort(np.concatenate(parts)))
+        subject = None if split.subject is None else split.subject[chosen]
+        return Split(split.x[chosen], split.y[chosen], subject)
+
+    train = keep(source.train, options.samples_per_class, "train")
+    return replace(source, train=train, test=keep(source.test, options.test_per_class, "test"))
+
+
+def _resized(source: Source, size: int) -> Source:
+    """Shrink images to size × size by averaging, where the options ask for it."""
+    if not size:
+        return source
+    if len(source.shape) != 3:
+        raise UserError(f"image_size wants images; {source.name} has samples of shape {source.shape}")
+
+    def shrink(split: Split) -> Split:
+        pieces = [F.interpolate(x.float(), size=(size, size), mode="area") for x in split.x.split(1000)]
+        small = torch.cat([p.round().to(split.x.dtype) for p in pieces])
+        return replace(split, x=small)
+
+    return replace(source, train=shrink(source.train), test=shrink(source.test))

@@ -1,0 +1,299 @@
+"""Getting the data sets: download, check, unpack; and telling which of them are there."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import shutil
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+from urllib.parse import urlsplit
+
+from cflag.data import sources
+from cflag.errors import DataError
+
+BUILT_IN, READY, MISSING = "built in", "ready", "missing"
+TIMEOUT = 30
+Member = tuple[str, IO[bytes]]
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file to download: its place below the data folder, its addresses in the order they are tried.
+
+    Where `folder` is given the file is an archive, of which that folder is unpacked. Without an `md5` only
+    reading the unpacked files tells whether they are whole.
+    """
+
+    file: str
+    urls: tuple[str, ...]
+    md5: str | None
+    folder: str = ""
+
+
+def _idx_files(place: str, bases: tuple[str, ...], md5: dict[str, str]) -> tuple[Remote, ...]:
+    return tuple(
+        Remote(f"{place}/{file}", tuple(base + file for base in bases), checksum)
+        for file, checksum in md5.items()
+    )
+
+
+REMOTES: dict[str, tuple[Remote, ...]] = {
+    # MNIST's own page answers no downloads any more, so it is asked last. It published no checksums; these
+    # are the ones torchvision checks.
+    "mnist": _idx_files(
+        "mnist",
+        (
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+            "http://yann.lecun.com/exdb/mnist/",
+        ),
+        {
+            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+    # Addresses and checksums as in the readme of Fashion-MNIST's repository, which holds the files too.
+    "fashion-mnist": _idx_files(
+        "fashion-mnist",
+        (
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        ),
+        {
+            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+        },
+    ),
+    # Checksums as on the CIFAR page, which has moved to the second address.
+    "cifar10": (
+        Remote(
+            "cifar-10-binary.tar.gz",
+            (
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                "https://cave.cs.toronto.edu/kriz/cifar-10-binary.tar.gz",
+            ),
+            "c32a1d4ab5d03f1284b67883e8d87530",
+            folder="cifar-10-batches-bin",
+        ),
+    ),
+    "cifar100": (
+        Remote(
+            "cifar-100-binary.tar.gz",
+            (
+                "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+                "https://cave.cs.toronto.edu/kriz/cifar-100-binary.tar.gz",
+            ),
+            "03b5dce01913d631647c71ecec9e9cb8",
+            folder="cifar-100-binary",
+        ),
+    ),
+    # Stanford publishes no checksum; this is the one public loaders agree on.
+    "tiny-imagenet": (
+        Remote(
+            "tiny-imagenet-200.zip",
+            (
+                "https://cs231n.stanford.edu/tiny-imagenet-200.zip",
+                "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+            ),
+            "90528d7ca1a48142e341f4ef8d21d0de",
+            folder="tiny-imagenet-200",
+        ),
+    ),
+    # UCI publishes no checksum, and these copies are packed differently, so they are checked by reading them.
+    "har": (
+        Remote(
+            "UCI HAR Dataset.zip",
+            (
+                "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
+                "https://archive.ics.uci.edu/ml/machine-learning-databases/00240/UCI%20HAR%20Dataset.zip",
+                "https://d396qusza40orc.cloudfront.net/getdata%2Fprojectfiles%2FUCI%20HAR%20Dataset.zip",
+            ),
+            None,
+            folder="UCI HAR Dataset",
+        ),
+    ),
+}
+
+
+def fetch(name: str, data_dir: Path, progress: bool = True) -> Path:
+    """Get a source's files unless they are there and whole already; return where they are."""
+    entry = sources.find(name)
+    if name not in REMOTES or _usable(entry, data_dir):
+        return data_dir / entry.place
+    with _writing(data_dir):
+        data_dir.mkdir(parents=True, exist_ok=True)
+    for remote in REMOTES[name]:
+        _get(name, remote, data_dir, progress)
+    try:
+        entry.read(data_dir)
+    except DataError as error:
+        raise DataError(f"{name} was downloaded but cannot be used: {error}") from None
+    return data_dir / entry.place
+
+
+def status(name: str, data_dir: Path) -> str:
+    """Return 'built in', 'ready', 'missing' or 'damaged: ...', judged by names and sizes only."""
+    entry = sources.find(name)
+    if name not in REMOTES:
+        return BUILT_IN
+    if not entry.present(data_dir):
+        return MISSING
+    try:
+        entry.check(data_dir)
+    except DataError as error:
+        return f"damaged: {error}"
+    return READY
+
+
+def _usable(entry: sources.Entry, data_dir: Path) -> bool:
+    if not entry.present(data_dir):
+        return False
+    try:
+        entry.read(data_dir)
+    except DataError:
+        return False
+    return True
+
+
+def _get(name: str, remote: Remote, data_dir: Path, progress: bool) -> None:
+    """Download one file, from the first address that has it, and unpack it if it is an archive."""
+    target = data_dir / remote.file
+    brought = target.is_file()  # by hand: such an archive is kept, one of our own is not
+    _download(name, remote, target, progress)
+    if not remote.folder:
+        return
+    try:
+        _unpack(target, remote.folder, data_dir)
+    finally:
+        if not brought:
+            target.unlink(missing_ok=True)
+
+
+def _download(name: str, remote: Remote, target: Path, progress: bool) -> None:
+    import pooch
+
+    # Its log would repeat what the progress bar and the errors say.
+    pooch.get_logger().setLevel("WARNING")
+    # Without "identity" a server may pack a file once more, and its checksum would differ.
+    fetcher = pooch.HTTPDownloader(
+        progressbar=progress, chunk_size=1 << 16, timeout=TIMEOUT, headers={"Accept-Encoding": "identity"}
+    )
+    known = f"md5:{remote.md5}" if remote.md5 else None
+    failures = []
+    for url in remote.urls:
+        try:
+            pooch.retrieve(url, known_hash=known, fname=target.name, path=target.parent, downloader=fetcher)
+        except (OSError, ValueError) as error:
+            failures.append(f"{urlsplit(url).netloc}: {_reason(error)}")
+        else:
+            return
+    raise DataError(
+        f"{name}: cannot download {target.name} ({'; '.join(failures)}); check the network and try again, or "
+        f"get {remote.urls[0]} by hand, save it as {target} and run 'cflag data get {name}'"
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return in a few words why a download failed; told by class names as requests is pooch's, not ours."""
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"answered {response.status_code}"
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    for kind in kinds:
+        if kind in _REASONS:
+            return _REASONS[kind]
+    return getattr(error, "strerror", None) or kinds[0]
+
+
+# From the special to the general, as an error's classes are searched in that order.
+_REASONS = {
+    "SSLError": "no secure connection",
+    "Timeout": f"no answer within {TIMEOUT} s",
+    "ChunkedEncodingError": "the connection broke off",
+    "ConnectionError": "cannot connect",
+    "RequestException": "the request failed",
+    "ValueError": "wrong checksum",
+}
+
+
+# --- unpacking -------------------------------------------------------------------------------------------
+
+
+def _unpack(archive: Path, folder: str, data_dir: Path) -> None:
+    """Unpack one folder of an archive into the data folder, over what is there of the same name."""
+    with _writing(data_dir), tempfile.TemporaryDirectory(dir=data_dir, prefix=".unpack-") as scratch:
+        # All is unpacked aside first, so a broken archive leaves nothing half done.
+        _extract(archive, folder, Path(scratch))
+        for path in sorted(Path(scratch).rglob("*")):
+            target = data_dir / path.relative_to(scratch)
+            if path.is_dir():
+                target.mkdir(exist_ok=True)
+            else:
+                path.replace(target)
+
+
+def _extract(archive: Path, folder: str, into: Path) -> None:
+    count = 0
+    try:
+        for name, content in _members(archive, folder):
+            path = PurePosixPath(name)
+            # Only plain files below the one folder: an archive cannot write anywhere else.
+            if path.parts[:1] != (folder,) or ".." in path.parts or "\\" in name:
+                continue
+            target = into / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as file:
+                shutil.copyfileobj(content, file)
+            count += 1
+    except (EOFError, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile, zlib.error, RuntimeError):
+        raise DataError(f"{archive}: broken archive; get it anew") from None
+    if not count:
+        raise DataError(f"{archive}: holds no folder '{folder}'; get it anew")
+
+
+def _members(archive: Path, folder: str) -> Iterator[Member]:
+    """Yield the name and the content of every plain file of an archive."""
+    if archive.suffix == ".zip":
+        yield from _zip_members(archive, folder)
+        return
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            content = tar.extractfile(member) if member.isfile() else None
+            if content:
+                yield member.name, content
+
+
+def _zip_members(archive: Path | IO[bytes], folder: str) -> Iterator[Member]:
+    with zipfile.ZipFile(archive) as packed:
+        for info in packed.infolist():
+            if info.is_dir():
+                continue
+            with packed.open(info) as content:
+                # UCI packs the archive proper into a second one.
+                if info.filename == f"{folder}.zip":
+                    yield from _zip_members(io.BytesIO(content.read()), folder)
+                else:
+                    yield info.filename, content
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Turn whatever the file system refuses into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be written ({error.strerror or error}); choose another folder with --data-dir"
+        ) from None

@@ -1,0 +1,61 @@
+"""A source is a data set: samples with labels, train and test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cflag.errors import DataError
+
+
+@dataclass(frozen=True)
+class Split:
+    """One half of a source: `x` is (n, ...), `y` holds n labels, `subject` (where known) n people."""
+
+    x: Tensor
+    y: Tensor
+    subject: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set in memory.
+
+    Images are uint8 (n, channels, height, width) and stay so until a batch is used; then they are divided by
+    255 and normalised per channel with `mean` and `std`. Anything else is floating point and only normalised.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    classes: int
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        for half, split in (("train", self.train), ("test", self.test)):
+            if len(split.x) != len(split.y) or not len(split.y):
+                raise DataError(f"{self.name}: {half} has {len(split.x)} samples and {len(split.y)} labels")
+            low, high = int(split.y.min()), int(split.y.max())
+            if low < 0 or high >= self.classes:
+                raise DataError(
+                    f"{self.name}: {half} labels span {low}..{high}, expected 0..{self.classes - 1}"
+                )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.train.x.shape[1:])
+
+    @classmethod
+    def from_tensors(
+        cls, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], name: str = "custom"
+    ) -> Source:
+        """Make a source of your own tensors: (x, y) for train and for test, labels 0..classes-1."""
+        classes = int(torch.cat([train[1], test[1]]).max()) + 1
+        return cls(name, Split(train[0], train[1].long()), Split(test[0], test[1].long()), classes)

@@ -1,0 +1,1 @@
+"""Engines carry questions to clients and bring back the weighted mean of the answers."""

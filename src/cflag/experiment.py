@@ -1,0 +1,221 @@
+"""An experiment: clients learn one task after another, together. Read this file first.
+
+config → benchmark → clients → engine ⇄ method → run folder → result
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cflag.config import CUSTOM, Config, load_raw, merge, resolve
+from cflag.data import sources
+from cflag.data.benchmark import Benchmark
+from cflag.data.source import Source
+from cflag.engines.host import Host
+from cflag.engines.local import LocalEngine
+from cflag.errors import UserError
+from cflag.learning.learner import Learner, Loss
+from cflag.methods.base import Method
+from cflag.models import MODELS
+from cflag.registry import get_method
+from cflag.results.display import Bar, Display, Quiet
+from cflag.results.folder import RunFolder
+from cflag.results.history import History
+from cflag.results.result import Result
+from cflag.safety import explain_failures, one_thread, stop_requests
+from cflag.server import Server
+from cflag.streams import torch_seed
+
+
+class Experiment:
+    """A benchmark, a method and a model. `source` and `model` may be your own instead of built-in names."""
+
+    def __init__(
+        self,
+        config: Config,
+        source: Source | None = None,
+        model: nn.Module | None = None,
+        loss: Loss | None = None,
+    ) -> None:
+        self.config = config
+        _check_custom(config.source, source, "source")
+        _check_custom(config.model, model, "model")
+        source = source or sources.load(config.source, sources.data_dir_or_default(config.data_dir))
+        self.benchmark = Benchmark(source, config)
+        self.method: Method = get_method(config.method)(config.settings, config)
+        self.learner = Learner(
+            copy.deepcopy(model) if model is not None else build_model(config, self.benchmark.source),
+            self.benchmark.heads,
+            self.benchmark.normalise,
+            config.device,
+            loss,
+        )
+
+    def run(self, out: Path, display: Display | None = None) -> Result:
+        """Run from the beginning into a new folder."""
+        return self._run(RunFolder.create(out, self.config), display or Quiet())
+
+    def resume(self, folder: Path, display: Display | None = None) -> Result:
+        """Go on after the last round that was finished; the numbers are those of a run that never stopped."""
+        return self._run(RunFolder.open(folder), display or Quiet())
+
+    def _run(self, folder: RunFolder, display: Display) -> Result:
+        if folder.finished:
+            return Result.load(folder.path)
+        host = Host(self.benchmark, self.method, self.learner, self.config.memory, self.config.seed)
+        with folder.locked(), explain_failures(folder.path), one_thread(), stop_requests() as stopped:
+            engine = LocalEngine(host, self._workers(), stopped)
+            try:
+                return self._learn(engine, folder, display)
+            finally:
+                display.stop()
+                engine.close()
+
+    def _learn(self, engine: LocalEngine, folder: RunFolder, display: Display) -> Result:
+        """The story: task after task, round after round."""
+        tasks, rounds, method = len(self.benchmark.tasks), self.config.rounds, self.method
+        server = Server(self.learner.params.clone(), self.learner.buffers.clone(), rounds)
+        history = self._restore(engine, folder, server)
+        display.start(self.config.method, tasks, rounds, history.done)
+        if not history.initial:
+            history.initial = engine.evaluate(server, range(tasks))
+
+        for done in range(history.done, tasks * rounds):
+            started = time.perf_counter()
+            server.task, server.round = divmod(done, rounds)
+            server.sizes = {c: self.benchmark.size(c, server.task) for c in range(self.benchmark.clients)}
+
+            if server.round == 0:
+                engine.converse(method.begin_task(server), server)
+            engine.converse(method.round(server), server)
+            if server.round == rounds - 1:
+                engine.converse(method.end_task(server), server)
+
+            counts = self._evaluate(engine, server)
+            record = history.record(server, engine.settle(), counts, time.perf_counter() - started)
+            self._checkpoint(engine, folder, server, history, record)
+            display.update(record)
+
+        return self._finish(folder, server, history)
+
+    def _evaluate(self, engine: LocalEngine, server: Server) -> list[list[tuple[int, int]]] | None:
+        """Test all tasks at the end of one, those seen so far in between, on schedule."""
+        if server.round == self.config.rounds - 1:
+            return engine.evaluate(server, range(len(self.benchmark.tasks)))
+        if (server.round + 1) % self.config.eval_every == 0:
+            return engine.evaluate(server, range(server.task + 1))
+        return None
+
+    def _checkpoint(
+        self, engine: LocalEngine, folder: RunFolder, server: Server, history: History, record: dict[str, Any]
+    ) -> None:
+        """Write the round down so that everything after it can be lost."""
+        history.clients.update(engine.save(folder.checkpoints, f"{server.task + 1}-{server.round + 1}"))
+        history.metrics_bytes = folder.append(record)
+        state = {f"state.{name}": value for name, value in server.state.items()}
+        folder.save_checkpoint(
+            {"params": server.params, "buffers": server.buffers, **state, **history.to_dict()}
+        )
+
+    def _restore(self, engine: LocalEngine, folder: RunFolder, server: Server) -> History:
+        """Take up the last checkpoint, where there is one."""
+        saved = folder.load_checkpoint()
+        if saved is None:
+            return History()
+        server.params.copy_(saved.pop("params"))
+        server.buffers.copy_(saved.pop("buffers"))
+        for name in [n for n in saved if n.startswith("state.")]:
+            server.state[name.removeprefix("state.")] = saved.pop(name)
+        history = History.from_dict(saved)
+        engine.restore(folder.checkpoints, history.clients)
+        return history
+
+    def _finish(self, folder: RunFolder, server: Server, history: History) -> Result:
+        """Write down what the run found out."""
+        self.learner.load(server.params, server.buffers)
+        result = history.result(self.config, folder.path)
+        folder.finish(result, dict(self.learner.model.state_dict()))
+        return result
+
+    def _workers(self) -> int:
+        if self.config.workers or self.learner.device.type != "cpu":
+            return self.config.workers or 1
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run(
+    preset: str = "digits",
+    *,
+    source: Source | None = None,
+    model: nn.Module | None = None,
+    loss: Loss | None = None,
+    out: str | Path | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> Result:
+    """Run a preset or TOML file with changes, for example `run("digits", method="cflag", cflag={"beta": 0.1})`.
+
+    Your own `source` and `model` replace the preset's. The run folder is `out`, or a new one under `runs/`.
+    """
+    if source is not None:
+        settings["source"] = CUSTOM
+    if model is not None:
+        settings["model"] = CUSTOM
+    config = resolve(merge(load_raw(preset), flatten(settings)))
+    target = (
+        Path(out) if out is not None else new_folder(f"{Path(preset).stem}-{config.method}-{config.seed}")
+    )
+    return Experiment(config, source, model, loss).run(target, _bar() if progress else None)
+
+
+def resume(folder: str | Path, **parts: Any) -> Result:
+    """Resume a run folder; a run with a source, model or loss of your own needs the same ones again."""
+    config = RunFolder.open(Path(folder)).config()
+    return Experiment(config, **parts).resume(Path(folder))
+
+
+def build_model(config: Config, source: Source) -> nn.Module:
+    """Build a built-in model; its initial weights depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(config.seed, "model"))
+        model: nn.Module = MODELS.get(config.model)(source.shape, source.classes, config)
+    return model
+
+
+def new_folder(name: str, parent: Path = Path("runs")) -> Path:
+    """Return runs/NAME, or runs/NAME-2 and so on where that is taken."""
+    path, number = parent / name, 1
+    while path.exists():
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path
+
+
+def flatten(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Turn {"memory": {"sample": 5}} into [("memory.sample", 5)]."""
+    pairs: list[tuple[str, Any]] = []
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            pairs += [(f"{key}.{inner}", v) for inner, v in value.items()]
+        else:
+            pairs.append((key, value))
+    return pairs
+
+
+def _bar() -> Bar:
+    from rich.console import Console
+
+    return Bar(Console())
+
+
+def _check_custom(name: str, given: object | None, what: str) -> None:
+    if name == CUSTOM and given is None:
+        raise UserError(f"this run used a {what} of its own; run or resume it from Python with {what}=...")

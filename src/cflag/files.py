@@ -1,0 +1,53 @@
+"""Writing files so that a reader, or a restart, never sees half of one; state as safetensors and JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cflag.errors import CflagError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a new file beside the old one, then put it in its place in one step."""
+    fresh = path.with_name(path.name + ".new")
+    with open(fresh, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file that people can read, too."""
+    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
+
+
+def save_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Save tensors and JSON values under their names in one safetensors file."""
+    from safetensors.torch import save
+    from torch import Tensor
+
+    # Cloned, because views of one flat vector share their storage, which safetensors refuses.
+    tensors = {name: v.detach().cpu().clone() for name, v in state.items() if isinstance(v, Tensor)}
+    plain = {name: value for name, value in state.items() if name not in tensors}
+    write_atomically(path, save(tensors, metadata={"json": json.dumps(plain)}))
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Load what `save_state` wrote."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            state: dict[str, Any] = json.loads((file.metadata() or {})["json"])
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        raise CflagError(f"{path}: cannot be read as saved state ({error})") from error
+    return {**state, **tensors}

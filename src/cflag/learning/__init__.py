@@ -1,0 +1,1 @@
+"""Learning: flat parameters, heads, gradient estimators, local optimisers, adaptive rates."""

@@ -1,0 +1,90 @@
+"""Estimators of the local gradient ∇g_i at the moving local iterate: the paper's v_{i,k}.
+
+Each is a generator that yields v for k = 0, 1, 2, ...; between two yields the method moves the client's
+parameters, so what is computed next is at the new iterate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cflag.data.samples import Samples
+
+if TYPE_CHECKING:
+    from cflag.client import Client
+
+
+def visits(order: str, components: int, rng: np.random.Generator) -> Iterator[int]:
+    """Yield which component each local step visits, for ever."""
+    for _ in count():
+        if order == "cyclic":
+            yield from range(components)
+        elif order == "shuffled":
+            yield from (int(j) for j in rng.permutation(components))
+        else:
+            yield int(rng.integers(components))
+
+
+class Components:
+    """A client's current data C^i cut into components g_{i,j}: one sample in the theory, a mini-batch in practice.
+
+    They are dealt anew each round. Components may differ in size, so their mean is weighted by it; then the mean
+    of all is the full gradient.
+    """
+
+    def __init__(self, client: Client, size: int) -> None:
+        self.client = client
+        shuffle = client.rng("components").permutation(len(client.data))
+        self.parts: list[Samples] = client.data[torch.from_numpy(shuffle)].split(size)
+        self.weights = [len(part) / len(client.data) for part in self.parts]
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def gradient(self, j: int) -> Tensor:
+        """Return ∇g_{i,j} at the client's present parameters."""
+        return self.client.value_and_grad(self.parts[j])[1]
+
+    def table(self) -> Tensor:
+        """Return all component gradients at the present parameters, one a row."""
+        rows = self.client.params.new_empty(len(self), self.client.params.numel())
+        for j in range(len(self)):
+            rows[j] = self.gradient(j)
+        return rows
+
+    def mean(self, rows: Iterable[Tensor]) -> Tensor:
+        """Return the weighted mean of a table's rows."""
+        mean = torch.zeros_like(self.client.params)
+        for weight, row in zip(self.weights, rows, strict=True):
+            mean.add_(row, alpha=weight)
+        return mean
+
+    def full(self) -> Tensor:
+        """Return the full gradient ∇g_i without keeping a table; equal to the table's mean to the bit."""
+        return self.mean(self.gradient(j) for j in range(len(self)))
+
+
+def delayed(components: Components, table: Tensor, order: Iterator[int]) -> Iterator[Tensor]:
+    """The incrementally aggregated gradient, Eq. (5): mean over j of ∇g_{i,j} where j was last visited (τ_{k,j}).
+
+    At k = 0 every component stands at x_t; each later step visits one. The table is used up.
+    """
+    v = components.mean(table)
+    yield v
+    for j in order:
+        fresh = components.gradient(j)
+        v.add_(fresh - table[j], alpha=components.weights[j])
+        table[j] = fresh
+        yield v
+
+
+def minibatch(components: Components, order: Iterator[int]) -> Iterator[Tensor]:
+    """The plain mini-batch gradient ∇g_{i,j}(x_k), as in the authors' experiments."""
+    for j in order:
+        yield components.gradient(j)

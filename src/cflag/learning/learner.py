@@ -1,0 +1,91 @@
+"""The learner: one model whose parameters are views of one flat vector.
+
+A process has one learner, however many clients it serves: aggregation, rates, Γ and checkpoints are vector
+operations, and nothing copies a model per client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cflag.data.samples import Samples
+from cflag.errors import UserError
+from cflag.learning.heads import Heads
+
+Loss = Callable[[Tensor, Samples], Tensor]
+"""The mean loss of a model's outputs on samples."""
+
+
+def _flatten(tensors: Sequence[Tensor], device: str) -> Tensor:
+    """Move tensors into one contiguous vector and make each a view of its part."""
+    if not tensors:
+        return torch.zeros(0, device=device)
+    flat = torch.cat([t.detach().reshape(-1) for t in tensors])
+    offset = 0
+    for tensor in tensors:
+        tensor.data = flat[offset : offset + tensor.numel()].view(tensor.shape)
+        offset += tensor.numel()
+    return flat
+
+
+class Learner:
+    """A model with flat `params` and `buffers`, and the loss it is trained on."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        heads: Heads,
+        normalise: Callable[[Tensor], Tensor] = lambda x: x,
+        device: str = "cpu",
+        loss: Loss | None = None,
+    ) -> None:
+        self.model = model.to(device)
+        self.device = torch.device(device)
+        self.heads = heads
+        self.normalise = normalise
+        self.current = 0
+        self._loss = loss
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self._parameters:
+            raise UserError("the model has no parameters to train")
+        if len({p.dtype for p in self._parameters}) > 1:
+            raise UserError("the model's parameters must all have one dtype")
+        self.params = _flatten(self._parameters, device)
+        # Batch-norm statistics: averaged like parameters, but no gradient and no inner product sees them.
+        # Integer buffers (a count of batches) only matter to momentum-free norms and stay local.
+        self.buffers = _flatten([b for b in model.buffers() if b.is_floating_point()], device)
+
+    def load(self, params: Tensor, buffers: Tensor) -> None:
+        """Take over a global model."""
+        self.params.copy_(params)
+        self.buffers.copy_(buffers)
+
+    def loss(self, samples: Samples) -> Tensor:
+        """Return the mean loss on samples at the present parameters."""
+        samples = samples.to(self.device)
+        outputs = self.model(self.normalise(samples.x))
+        if self._loss is not None:
+            return self._loss(outputs, samples)
+        return F.cross_entropy(self.heads.mask(outputs, samples.task, self.current), samples.y)
+
+    def value_and_grad(self, samples: Samples) -> tuple[float, Tensor]:
+        """Return the mean loss on samples and its gradient as a new flat vector."""
+        self.model.train()
+        loss = self.loss(samples)
+        grads = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        return loss.item(), torch.cat([g.reshape(-1) for g in grads])
+
+    @torch.inference_mode()
+    def correct(self, samples: Samples, batch: int = 500) -> Tensor:
+        """Return for each sample whether the model's answer is its label."""
+        self.model.eval()
+        hits = []
+        for piece in samples.split(batch):
+            here = piece.to(self.device)
+            logits = self.heads.mask(self.model(self.normalise(here.x)), here.task, self.current)
+            hits.append((logits.argmax(1) == here.y).cpu())
+        return torch.cat(hits)

@@ -1,0 +1,68 @@
+"""Local optimisers as transformations of a direction, in the manner of optax: direction in, update out.
+
+They start fresh every round: a client keeps nothing between rounds but its memory, and clients that are asked
+rarely do not return with stale moments.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Optimiser(Protocol):
+    """Turns the direction of a step into the step itself (before the learning rate)."""
+
+    def __call__(self, direction: Tensor) -> Tensor:
+        """Return the update for the next direction."""
+        ...
+
+
+class SGD:
+    """The direction as it is."""
+
+    def __call__(self, direction: Tensor) -> Tensor:
+        """Return the direction."""
+        return direction
+
+
+class Momentum:
+    """Heavy ball: u ← 0.9 u + direction."""
+
+    def __init__(self, decay: float = 0.9) -> None:
+        self.decay = decay
+        self.velocity: Tensor | None = None
+
+    def __call__(self, direction: Tensor) -> Tensor:
+        """Return the velocity after one more step."""
+        past = torch.zeros_like(direction) if self.velocity is None else self.velocity
+        self.velocity = self.decay * past + direction
+        return self.velocity
+
+
+class Adam:
+    """Adam (Kingma & Ba, 2015) with bias correction and its usual constants."""
+
+    def __init__(self, decay1: float = 0.9, decay2: float = 0.999, eps: float = 1e-8) -> None:
+        self.decay1, self.decay2, self.eps = decay1, decay2, eps
+        self.steps = 0
+        self.first: Tensor | None = None
+        self.second: Tensor | None = None
+
+    def __call__(self, direction: Tensor) -> Tensor:
+        """Return the bias-corrected, rescaled direction."""
+        if self.first is None or self.second is None:
+            self.first, self.second = torch.zeros_like(direction), torch.zeros_like(direction)
+        self.steps += 1
+        self.first.lerp_(direction, 1 - self.decay1)
+        self.second.mul_(self.decay2).addcmul_(direction, direction, value=1 - self.decay2)
+        first = self.first / (1 - self.decay1**self.steps)
+        second = self.second / (1 - self.decay2**self.steps)
+        return first / (second.sqrt() + self.eps)
+
+
+def make_optimiser(name: str) -> Optimiser:
+    """Return a fresh optimiser by its name."""
+    return {"sgd": SGD, "momentum": Momentum, "adam": Adam}[name]()

@@ -1,0 +1,81 @@
+"""What every replay memory can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cflag.data.samples import Samples
+
+
+@dataclass(frozen=True)
+class MemoryOptions:
+    """The size of a client's memory: the paper's m_0 a task, how many are drawn a round, and limits in all."""
+
+    kind: str = "ring"
+    per_task: int = 400
+    sample: int = 200
+    limit_samples: int = 0
+    limit_bytes: int = 0
+
+    def capacity(self, samples: Samples) -> int | None:
+        """Return how many samples like these may be kept in all, or None where there is no limit."""
+        bounds = [self.limit_samples] if self.limit_samples else []
+        if self.limit_bytes:
+            one = samples[:1]
+            size = sum(t.numel() * t.element_size() for t in (one.x, one.y, one.task))
+            bounds.append(self.limit_bytes // size)
+        return min(bounds) if bounds else None
+
+
+class Memory:
+    """Keeps samples; a kind of memory says in `add` which. State is a handful of plain tensors."""
+
+    def __init__(self, options: MemoryOptions) -> None:
+        self.options = options
+        self.samples: Samples | None = None
+
+    def __len__(self) -> int:
+        return 0 if self.samples is None else len(self.samples)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether this memory can ever hold anything."""
+        return True
+
+    def add(self, samples: Samples, rng: np.random.Generator) -> None:
+        """Take what this memory keeps of a finished task's samples."""
+        raise NotImplementedError
+
+    def draw(self, rng: np.random.Generator) -> Samples | None:
+        """Draw this round's sample without replacement; None while the memory is empty."""
+        if self.samples is None or not len(self.samples):
+            return None
+        count = min(self.options.sample, len(self.samples))
+        chosen = np.sort(rng.choice(len(self.samples), size=count, replace=False))
+        return self.samples[torch.from_numpy(chosen)]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what must survive a restart."""
+        if self.samples is None:
+            return {}
+        return {"x": self.samples.x, "y": self.samples.y, "task": self.samples.task}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take back what `state` returned."""
+        self.samples = Samples(state["x"], state["y"], state["task"]) if state else None
+
+
+class NoMemory(Memory):
+    """Keeps nothing: C-FLAG is then FedTrack."""
+
+    @property
+    def enabled(self) -> bool:
+        """It cannot hold anything."""
+        return False
+
+    def add(self, samples: Samples, rng: np.random.Generator) -> None:
+        """Keep nothing."""

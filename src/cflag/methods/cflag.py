@@ -1,0 +1,223 @@
+"""C-FLAG: Continual Federated Learning with Aggregated Gradients (Keshri et al., AISTATS 2025), Algorithm 1.
+
+Each client keeps a small replay memory. A round takes one step along the averaged memory gradient and E steps on
+the current task with incrementally aggregated ("delayed") gradients; when the two directions interfere or agree,
+the rates adapt. Where the paper contradicts itself we follow docs/paper-notes.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import inf, sqrt
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from cflag.client import Client
+from cflag.conversation import Answer, Ask, Conversation, Mean
+from cflag.errors import UserError
+from cflag.learning.estimators import Components, delayed, minibatch, visits
+from cflag.learning.optimisers import make_optimiser
+from cflag.learning.rates import Overlap, RateRule, Rates, forgetting_term
+from cflag.methods.base import Method
+from cflag.server import Server
+
+
+@dataclass(frozen=True)
+class CFlagSettings:
+    """What can be chosen about C-FLAG; the names are the paper's where it has one."""
+
+    alpha: float = 0.05
+    """α, the rate of the memory step."""
+    beta: float = 0.05
+    """β, the rate of the local steps (c, where `rate` is diminishing)."""
+    rate: Literal["constant", "diminishing"] = "constant"
+    """Whether β is constant or c/√T, with T the rounds of a task (Theorem 5)."""
+    estimator: Literal["iag", "minibatch"] = "minibatch"
+    """v_{i,k}: the delayed average of the theory, or the plain mini-batch gradient of the experiments."""
+    order: Literal["cyclic", "shuffled", "random"] = "shuffled"
+    """In which order components are visited; shuffled anew each pass."""
+    drift: float = 1.0
+    """How much of the correction g − g_i enters a local step: 1 as in the paper, 0 none."""
+    adapt: Literal["off", "average", "worst", "server"] = "worst"
+    """Whose rates adapt: nobody's, each client's (average or worst case), or the server's (Section 5's β*)."""
+    rules: Literal["both", "interference", "transference"] = "interference"
+    """Which of the two rules act when clients' rates adapt."""
+    smoothness: float = 5.0
+    """L, which the paper sets to 5 by hand."""
+    alpha_cap: float | Literal["paper"] = "paper"
+    """Upper bound of α_i; "paper" is 2/(L(1+m)) with m = 1, the constraint of the problem it solves; inf is none."""
+    beta_cap: float | Literal["paper"] = inf
+    """Upper bound of β_i; "paper" is 1/(4LE), which the drift lemma needs; inf is none."""
+    measure_gamma: bool = True
+    """Measure Γ(t). Where β_i differ among clients this takes one more vector up: Σ p_i a_i."""
+
+    def check(self) -> None:
+        """Refuse numbers that cannot work."""
+        for name in ("alpha", "beta", "smoothness", "alpha_cap", "beta_cap"):
+            value = getattr(self, name)
+            if value != "paper" and not value > 0:
+                raise UserError(f"cflag.{name} = {value} must be positive")
+        if not 0 <= self.drift <= 1:
+            raise UserError(f"cflag.drift = {self.drift} must lie between 0 and 1")
+        if self.adapt in ("average", "worst") and self.alpha > self.caps(1)[0]:
+            raise UserError(
+                f"cflag.alpha = {self.alpha} is above alpha_cap = {self.caps(1)[0]:g}; lower one or raise the other"
+            )
+        if self.adapt == "server" or (self.adapt != "off" and self.rules != "interference"):
+            self.check_transference()
+
+    def check_transference(self) -> None:
+        """β* = (1 − Lα) Λ / ... is a step backwards unless Lα < 1."""
+        if self.smoothness * self.alpha >= 1:
+            raise UserError(
+                f"the transference rule needs cflag.alpha < 1/smoothness = {1 / self.smoothness:g}; "
+                f"alpha = {self.alpha}"
+            )
+
+    def caps(self, steps: int) -> tuple[float, float]:
+        """Return the upper bounds of α_i and β_i for E local steps."""
+        alpha_cap = 1 / self.smoothness if self.alpha_cap == "paper" else self.alpha_cap
+        beta_cap = 1 / (4 * self.smoothness * steps) if self.beta_cap == "paper" else self.beta_cap
+        return alpha_cap, beta_cap
+
+
+class CFlag(Method):
+    """One memory step and E delayed-gradient steps a round, with adaptive rates."""
+
+    Settings = CFlagSettings
+    uses_memory = True
+    settings: CFlagSettings
+
+    def round(self, server: Server) -> Conversation:
+        """Algorithm 1, one round."""
+        steps, beta = self.steps(server), self.beta(server)
+        mean = yield Ask(self.gradients)  # lines 2-3
+        g, m = mean.g, mean.get("m")
+        mean = yield Ask(self.local_steps, g=g, m=m, steps=steps, beta=beta)  # lines 4-11
+        server.params -= self.server_step(server, mean, m, self.rate_rule(steps, beta))  # line 12
+        server.buffers = mean.buffers
+
+    def end_task(self, server: Server) -> Conversation:
+        """The finished task joins the past: clients fill their memory."""
+        yield Ask(self.remember)
+
+    # On a client -----------------------------------------------------------------------------------------------
+
+    def gradients(self, client: Client) -> Answer:
+        """Line 2: the full current gradient g_i and the memory gradient m_i, both at x_t."""
+        g, _ = client.compute("start", lambda: self.at_start(self.components(client)))
+        answer: Answer = {"g": g}
+        if client.task > 0 and client.memory.enabled:  # the first task has no past: plain FedTrack rounds
+            drawn = client.memory.draw(client.rng("memory"))
+            answer["m"] = torch.zeros_like(g) if drawn is None else client.value_and_grad(drawn)[1]
+        return answer
+
+    def local_steps(
+        self, client: Client, g: Tensor, steps: int, beta: float, m: Tensor | None = None
+    ) -> Answer:
+        """Lines 5-10: E steps x ← x − β (g − g_i + v), then AdapLR's Δ_i = α_i m + β_i (E (g − g_i) + a_i)."""
+        components = self.components(client)
+        g_i, table = client.recall("start", lambda: self.at_start(components))
+        correction = self.settings.drift * (g - g_i)
+        optimiser = make_optimiser(self.local.optimizer)
+        start, a = client.params.clone(), torch.zeros_like(g)
+        for v in islice(self.estimates(client, components, table), steps):
+            client.params -= beta * optimiser(correction + v)
+            a += v
+        drift = steps * correction
+        if (
+            self.local.optimizer != "sgd"
+        ):  # the displacement rule: β a_i is what the steps came to, drift and all
+            a, drift = (start - client.params) / beta, torch.zeros_like(a)
+        return self.adapt_rates(client, m, a, drift, self.rate_rule(steps, beta))
+
+    def adapt_rates(
+        self, client: Client, m: Tensor | None, a: Tensor, drift: Tensor, rule: RateRule
+    ) -> Answer:
+        """AdapLR (Algorithm 2): the client's own rates, and the answer with them."""
+        if m is None:
+            return {"delta": rule.beta * (drift + a), "buffers": client.buffers}
+        q = self.memory_direction(m)
+        weight = client.share * (client.peers if self.settings.adapt == "worst" else 1)
+        overlap = Overlap.between(m, a, q)
+        rates = rule.adapt(overlap, weight)
+        note(client, overlap, rates)
+        delta = rates.alpha * q + rates.beta * (drift + a)
+        answer: Answer = {"delta": delta, "alpha": rates.alpha, "buffers": client.buffers}
+        if "transference" in rule.rules and self.settings.measure_gamma:
+            answer["a"] = a
+        return answer
+
+    def remember(self, client: Client) -> Answer:
+        """Choose which samples of the finished task stay in memory."""
+        client.memory.add(client.data, client.rng("remember"))
+        return {}
+
+    def components(self, client: Client) -> Components:
+        """Cut the client's current data into the components g_{i,j}."""
+        return Components(client, self.local.batch)
+
+    def at_start(self, components: Components) -> tuple[Tensor, Tensor | None]:
+        """g_i at x_t and, for the delayed estimator, the table of component gradients it is the mean of."""
+        if self.settings.estimator == "minibatch":
+            return components.full(), None
+        table = components.table()
+        return components.mean(table), table
+
+    def estimates(self, client: Client, components: Components, table: Tensor | None) -> Iterator[Tensor]:
+        """v_{i,0}, v_{i,1}, ...: the chosen estimator along the local path."""
+        order = visits(self.settings.order, len(components), client.rng("order"))
+        return minibatch(components, order) if table is None else delayed(components, table, order)
+
+    def memory_direction(self, m: Tensor) -> Tensor:
+        """q: the memory step's direction after an optimiser of its own, fresh as the local ones; m for SGD."""
+        return make_optimiser(self.local.optimizer)(m)
+
+    # On the server ---------------------------------------------------------------------------------------------
+
+    def beta(self, server: Server) -> float:
+        """β, constant or c/√T."""
+        s = self.settings
+        return s.beta / sqrt(server.rounds) if s.rate == "diminishing" else s.beta
+
+    def rate_rule(self, steps: int, beta: float) -> RateRule:
+        """The clients' rule for adapting their rates; with adaptation off, or at the server, none acts."""
+        s = self.settings
+        chosen = {"both": {"interference", "transference"}}.get(s.rules, {s.rules})
+        rules = chosen if s.adapt in ("average", "worst") else set()
+        return RateRule(s.smoothness, s.alpha, beta, *s.caps(steps), frozenset(rules))
+
+    def server_step(self, server: Server, mean: Mean, m: Tensor | None, rule: RateRule) -> Tensor:
+        """Σ p_i Δ_i; in the server-level variant with the current-task part rescaled to Section 5's β*."""
+        if m is None:
+            return mean.delta  # type: ignore[no-any-return]
+        q = self.memory_direction(m)
+        a = self.mean_steps(mean, q, rule)
+        if a is None:
+            return mean.delta  # type: ignore[no-any-return]
+        overlap = Overlap.between(m, a, q)
+        server.remark(gamma=forgetting_term(overlap, rule))
+        if self.settings.adapt != "server":
+            return mean.delta  # type: ignore[no-any-return]
+        rates = replace(rule, rules=frozenset({"transference"})).adapt(overlap, weight=1.0)
+        server.remark(server_beta=rates.beta, server_capped=rates.capped)
+        return rates.alpha * q + rates.beta * a
+
+    def mean_steps(self, mean: Mean, q: Tensor, rule: RateRule) -> Tensor | None:
+        """Σ p_i a_i. Where all β_i are β it follows from Σ p_i Δ_i, as Σ p_i (g − g_i) = 0; else clients sent it."""
+        if "transference" in rule.rules:
+            return mean.get("a")
+        return (mean.delta - mean.alpha * q) / rule.beta  # type: ignore[no-any-return]
+
+
+def note(client: Client, overlap: Overlap, rates: Rates) -> None:
+    """Remark what the metrics show of a client's rates."""
+    client.remark(
+        **{"lambda": overlap.inner, "alpha": rates.alpha, "beta": rates.beta},
+        case=rates.case,
+        capped=rates.capped,
+    )

@@ -1,0 +1,69 @@
+"""The small models: an MLP, a CNN for images, a CNN for series."""
+
+from __future__ import annotations
+
+from math import prod
+
+from torch import nn
+
+from cflag.errors import UserError
+from cflag.models.layers import ModelOptions, norm_layer
+
+
+def mlp(shape: tuple[int, ...], outputs: int, options: ModelOptions) -> nn.Module:
+    """Two hidden layers over the flattened sample."""
+    width = options.width or 64
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(prod(shape), width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, outputs),
+    )
+
+
+def _halved(size: int) -> int:
+    return (size + 1) // 2
+
+
+def cnn(shape: tuple[int, ...], outputs: int, options: ModelOptions) -> nn.Module:
+    """Three 3x3 convolutions, each followed by a halving of the image, and one dense layer."""
+    if len(shape) != 3:
+        raise UserError(f"model 'cnn' wants images (channels, height, width), not samples of shape {shape}")
+    width = options.width or 32
+    layers: list[nn.Module] = []
+    channels, height, breadth = shape
+    for out in (width, 2 * width, 2 * width):
+        layers += [
+            nn.Conv2d(channels, out, 3, padding=1),
+            norm_layer(options.norm, out),
+            nn.ReLU(),
+            nn.MaxPool2d(2, ceil_mode=True),
+        ]
+        channels, height, breadth = out, _halved(height), _halved(breadth)
+    return nn.Sequential(
+        *layers,
+        nn.Flatten(),
+        nn.Linear(channels * height * breadth, 4 * width),
+        nn.ReLU(),
+        nn.Linear(4 * width, outputs),
+    )
+
+
+def cnn1d(shape: tuple[int, ...], outputs: int, options: ModelOptions) -> nn.Module:
+    """Three convolutions over time, averaged over what is left of it."""
+    if len(shape) != 2:
+        raise UserError(f"model 'cnn1d' wants series (channels, length), not samples of shape {shape}")
+    width = options.width or 32
+    layers: list[nn.Module] = []
+    channels = shape[0]
+    for out in (width, 2 * width, 2 * width):
+        layers += [
+            nn.Conv1d(channels, out, 5, padding=2),
+            norm_layer(options.norm, out, dims=1),
+            nn.ReLU(),
+            nn.MaxPool1d(2, ceil_mode=True),
+        ]
+        channels = out
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(channels, outputs))

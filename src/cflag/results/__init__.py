@@ -1,0 +1,1 @@
+"""Results: the run folder, metrics, tables and figures."""

@@ -1,0 +1,155 @@
+"""What a person sees in the terminal: progress while a run goes on, tables when it is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Protocol
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from cflag.results.result import Result
+
+
+class Display(Protocol):
+    """Follows a run, round by round."""
+
+    def start(self, name: str, tasks: int, rounds: int, done: int) -> None:
+        """The run begins, or goes on after `done` rounds."""
+        ...
+
+    def update(self, record: dict[str, Any]) -> None:
+        """A round is finished."""
+        ...
+
+    def stop(self) -> None:
+        """The run ended, well or not."""
+        ...
+
+
+class Quiet:
+    """Shows nothing."""
+
+    def start(self, name: str, tasks: int, rounds: int, done: int) -> None:
+        """Show nothing."""
+
+    def update(self, record: dict[str, Any]) -> None:
+        """Show nothing."""
+
+    def stop(self) -> None:
+        """Show nothing."""
+
+
+class Bar:
+    """A live progress bar on a terminal; one line a task where there is none."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress: Progress | None = None
+
+    def start(self, name: str, tasks: int, rounds: int, done: int) -> None:
+        """Begin a bar for this run."""
+        self.name, self.tasks, self.rounds = name, tasks, rounds
+        if not self.console.is_terminal:
+            return
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[accuracy]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=False),
+            console=self.console,
+            expand=True,
+        )
+        self.bar = self.progress.add_task(
+            self._where(done // rounds + 1, done % rounds), total=tasks * rounds, completed=done, accuracy=""
+        )
+        self.progress.start()
+
+    def _where(self, task: int, round_: int) -> str:
+        return f"{self.name}  task {min(task, self.tasks)}/{self.tasks}  round {round_}/{self.rounds}"
+
+    def update(self, record: dict[str, Any]) -> None:
+        """Move on by one round."""
+        accuracy = record["accuracy"]
+        if self.progress is not None:
+            shown = {} if accuracy is None else {"accuracy": f"acc {100 * accuracy:5.1f} %"}
+            where = self._where(record["task"], record["round"])
+            self.progress.update(self.bar, advance=1, description=where, **shown)
+        elif record["round"] == self.rounds:
+            self.console.print(
+                f"{self.name}: task {record['task']}/{self.tasks} done, accuracy so far {100 * accuracy:.1f} %"
+            )
+
+    def stop(self) -> None:
+        """Take the bar down."""
+        if self.progress is not None:
+            self.progress.stop()
+
+
+def matrix_table(result: Result) -> Table:
+    """Return the accuracy matrix as a table, in percent."""
+    table = Table(
+        title=f"{result.method}: accuracy (%) on each task", box=box.SIMPLE_HEAD, title_justify="left"
+    )
+    table.add_column("after task")
+    for j in range(len(result.accuracy_matrix)):
+        table.add_column(str(j + 1), justify="right")
+    for i, row in enumerate(result.accuracy_matrix):
+        cells = [f"{100 * v:.1f}" if j <= i else f"[dim]{100 * v:.1f}[/dim]" for j, v in enumerate(row)]
+        table.add_row(str(i + 1), *cells)
+    return table
+
+
+def summary_table(results: Sequence[Result]) -> Table:
+    """Return Acc, Forget and the costs, one line a method, averaged over seeds."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("method")
+    for name in ("Acc %", "Forget %", "gradients", "memory gr.", "MB up", "MB down", "s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for method in dict.fromkeys(r.method for r in results):
+        group = [r for r in results if r.method == method]
+        table.add_row(
+            method if len(group) == 1 else f"{method} ({len(group)} seeds)",
+            spread([100 * r.average_accuracy for r in group]),
+            spread([100 * r.forgetting for r in group]),
+            *(f"{fmean(r.costs[k] for r in group):,.0f}" for k in ("gradients_current", "gradients_memory")),
+            *(f"{fmean(r.costs[k] for r in group) / 1e6:,.1f}" for k in ("bytes_up", "bytes_down")),
+            f"{fmean(r.costs['seconds'] for r in group):.1f}",
+        )
+    return table
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean ± standard deviation over seeds, or the one value."""
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    return f"{fmean(values):.1f} ± {stdev(values):.1f}"
+
+
+def show_results(console: Console, results: Sequence[Result]) -> None:
+    """Print matrices (of single runs), the summary, and where everything was written."""
+    methods = [r.method for r in results]
+    for result in results:
+        if methods.count(result.method) == 1:
+            console.print(matrix_table(result))
+    console.print(summary_table(results))
+    for result in results:
+        if result.folder is not None:
+            console.print(f"{result.method} (seed {result.seed}):", highlight=False)
+            for path in written(result.folder):
+                console.print(f"  {path}", highlight=False, soft_wrap=True)
+
+
+def written(folder: Path) -> list[str]:
+    """Return the files a reader will want to open, relative to here where that is shorter."""
+    names = ["result.json", "metrics.jsonl", "model.safetensors"]
+    names += [f"figures/{p.name}" for p in sorted((folder / "figures").glob("*.png"))]
+    shown = min(os.path.relpath(folder), str(folder), key=len)
+    return [f"{shown}/{name}" for name in names]

@@ -1,0 +1,124 @@
+"""The figures of a run, as PNG and SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from cflag.results.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, GRID = "#22303c", "#d9dee3"
+COLOURS = ("#0b6e99", "#d1603d", "#5b8c3e", "#8a5aa3", "#b58900", "#6b7785")
+
+
+def write_figures(result: Result, folder: Path) -> list[Path]:
+    """Draw every figure of one run; return the files."""
+    folder.mkdir(exist_ok=True)
+    figures = {
+        "accuracy_after_each_task": draw_accuracy([result]),
+        "accuracy_matrix": draw_matrix(result),
+        "gamma": draw_gamma(result),
+    }
+    return [path for name, figure in figures.items() for path in save(figure, folder / name)]
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """Save a figure as PNG and SVG; the SVG is the same bytes for the same numbers."""
+    import matplotlib as mpl
+
+    paths = [path.with_suffix(".png"), path.with_suffix(".svg")]
+    with mpl.rc_context({"svg.hashsalt": "cflag"}):
+        figure.savefig(paths[0], dpi=150)
+        figure.savefig(paths[1], metadata={"Date": None})
+    return paths
+
+
+def _axes(width: float = 6.0, height: float = 3.6) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color=GRID)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=INK)
+    return figure, axes
+
+
+def draw_accuracy(results: Sequence[Result]) -> Figure:
+    """Mean accuracy over the tasks learned so far, after each task; one line a run."""
+    figure, axes = _axes()
+    for k, result in enumerate(results):
+        rows = result.accuracy_matrix
+        seen = [100 * fmean(row[: i + 1]) for i, row in enumerate(rows)]
+        axes.plot(
+            range(1, len(rows) + 1), seen, marker="o", color=COLOURS[k % len(COLOURS)], label=result.method
+        )
+    axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)", title="Accuracy after each task")
+    axes.set_xticks(range(1, len(results[0].accuracy_matrix) + 1))
+    axes.set_ylim(top=101)
+    axes.legend(frameon=False)
+    return figure
+
+
+def draw_matrix(result: Result) -> Figure:
+    """The accuracy matrix as a heat map; tasks not yet learned are faint."""
+    rows = result.accuracy_matrix
+    size = len(rows)
+    figure, axes = _axes(1.6 + 0.62 * size, 1.4 + 0.55 * size)
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    image = axes.imshow(
+        [[100 * v for v in row] for row in rows], cmap="YlGnBu", vmin=0, vmax=100, aspect="auto"
+    )
+    for i, row in enumerate(rows):
+        for j, value in enumerate(row):
+            colour = "white" if value > 0.6 else INK
+            axes.text(
+                j,
+                i,
+                f"{100 * value:.0f}",
+                ha="center",
+                va="center",
+                color=colour,
+                alpha=1 if j <= i else 0.45,
+            )
+    names = [str(k + 1) for k in range(size)]
+    axes.set_xticks(range(size), names)
+    axes.set_yticks(range(size), names)
+    axes.set(xlabel="tested on task", ylabel="after learning task", title=f"Accuracy (%), {result.method}")
+    figure.colorbar(image, ax=axes)
+    return figure
+
+
+def draw_gamma(result: Result) -> Figure:
+    """The forgetting term Γ(t) over rounds, with the task boundaries."""
+    figure, axes = _axes()
+    records: list[dict[str, Any]] = result.metrics
+    points = [(t, r["gamma"]) for t, r in enumerate(records, 1) if r.get("gamma") is not None]
+    for t, record in enumerate(records, 1):
+        if record["round"] == 1 and t > 1:
+            axes.axvline(t - 0.5, color=GRID, linewidth=1)
+            axes.annotate(f"task {record['task']}", (t - 0.4, 0.98), xycoords=("data", "axes fraction"), va="top",
+                          fontsize=8, color="#6b7785")  # fmt: skip
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.set(
+        xlabel="round",
+        ylabel="Γ(t)",
+        title=f"Forgetting term, {result.method}",
+        xlim=(0.5, len(records) + 0.5),
+    )
+    if points:
+        axes.plot(*zip(*points, strict=True), marker=".", color=COLOURS[0])
+    else:
+        axes.text(
+            0.5, 0.5, "this method does not measure Γ(t)", transform=axes.transAxes, ha="center", color=INK
+        )
+        axes.set_yticks([])
+    return figure

@@ -1,0 +1,109 @@
+"""The run folder: config, metrics, checkpoint, result. Nothing in it is ever half written or silently replaced.
+
+config.toml          the resolved config
+metrics.jsonl        one line a round
+checkpoint/          the server after the last round, and each client's state as of then
+result.json, model.safetensors, figures/    once the run is finished
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cflag.config import Config, load_file, resolve
+from cflag.errors import CflagError, UserError
+from cflag.files import load_state, save_state, write_atomically, write_json
+from cflag.results.result import Result
+
+
+class RunFolder:
+    """One run's folder on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoint"
+
+    @classmethod
+    def create(cls, path: Path, config: Config) -> RunFolder:
+        """Make a new run folder; refuse one that is already there."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(
+                f"{path} already exists; choose another --out, or continue it with: cflag run --resume {path}"
+            )
+        folder = cls(path)
+        try:
+            folder.checkpoints.mkdir(parents=True)
+        except OSError as error:
+            raise UserError(f"{path} cannot be made: {error.strerror}") from None
+        write_atomically(path / "config.toml", config.to_toml().encode())
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open a run folder that is there."""
+        if not (path / "config.toml").is_file():
+            raise UserError(f"{path} holds no run to resume: there is no config.toml in it")
+        folder = cls(path)
+        folder.checkpoints.mkdir(exist_ok=True)
+        return folder
+
+    def config(self) -> Config:
+        """Read the config back."""
+        return resolve(load_file(self.path / "config.toml"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.path / "result.json").is_file()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process out; the system lets go of the lock when this one ends, however it ends."""
+        with open(self.path / ".lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(f"{self.path} is in use by another process") from None
+            yield
+
+    def append(self, record: dict[str, Any]) -> int:
+        """Add a line to the metrics; return the file's length after it."""
+        with open(self.metrics, "ab") as file:
+            file.write((json.dumps(record) + "\n").encode())
+            return file.tell()
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        """Replace the checkpoint in one step, then drop client files it no longer names."""
+        save_state(self.checkpoints / "server.safetensors", state)
+        named = set(state["clients"].values())
+        for file in self.checkpoints.glob("client-*"):
+            if file.name not in named:
+                file.unlink()
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        """Return the last checkpoint and cut the metrics back to it; None where no round was finished."""
+        path = self.checkpoints / "server.safetensors"
+        state = load_state(path) if path.exists() else None
+        length = state["metrics_bytes"] if state else 0
+        if self.metrics.exists():
+            if self.metrics.stat().st_size < length:
+                raise CflagError(
+                    f"{self.metrics} is shorter than its checkpoint says; it was changed by hand"
+                )
+            os.truncate(self.metrics, length)
+        return state
+
+    def finish(self, result: Result, model: dict[str, Any]) -> None:
+        """Write the model, the figures and, last of all, the result."""
+        from cflag.results.figures import write_figures
+
+        save_state(self.path / "model.safetensors", model)
+        write_figures(result, self.path / "figures")
+        write_json(self.path / "result.json", result.to_dict())

@@ -1,0 +1,118 @@
+"""What a run has found out so far: it grows by a record a round and is part of every checkpoint."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cflag.config import Config
+from cflag.engines.local import Account, Counts
+from cflag.results.result import Result, versions
+from cflag.server import Server
+
+SUMS = ("gradients_current", "gradients_memory", "bytes_up", "bytes_down", "rate_caps", "seconds")
+
+
+@dataclass
+class History:
+    """Rounds done, test counts after each task, sums of the costs, and where the files stand."""
+
+    done: int = 0
+    initial: Counts = field(default_factory=list)
+    after_task: list[Counts] = field(default_factory=list)
+    costs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMS, 0))
+    clients: dict[int, str] = field(default_factory=dict)
+    metrics_bytes: int = 0
+
+    def record(
+        self, server: Server, account: Account, counts: Counts | None, seconds: float
+    ) -> dict[str, Any]:
+        """Take in a finished round; return its line for the metrics."""
+        self.done += 1
+        last = server.round == server.rounds - 1
+        if last and counts is not None:
+            self.after_task.append(counts)
+        per_client = _columns(account)
+        spent = {
+            "gradients_current": account.cost.current,
+            "gradients_memory": account.cost.memory,
+            "bytes_up": account.bytes_up,
+            "bytes_down": account.bytes_down,
+            "seconds": round(seconds, 4),
+        }
+        for name, value in {**spent, "rate_caps": sum(per_client.get("capped", []))}.items():
+            self.costs[name] += value
+        seen = accuracies(counts)[: server.task + 1] if counts is not None else None
+        remarks, server.remarks = server.remarks, {}
+        return {
+            "task": server.task + 1,
+            "round": server.round + 1,
+            "loss": _weighted(per_client.get("loss"), server),
+            "memory_loss": _weighted(per_client.get("memory_loss"), server),
+            "accuracy": sum(seen) / len(seen) if seen else None,
+            "accuracies": seen,
+            "gamma": remarks.pop("gamma", None),
+            **remarks,
+            "clients": per_client,
+            **spent,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the history for a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> History:
+        """Take back what `to_dict` returned, after a trip through JSON."""
+        return cls(**{**raw, "clients": {int(k): v for k, v in raw["clients"].items()}})
+
+    def result(self, config: Config, folder: Path) -> Result:
+        """Sum the run up."""
+        clients = range(config.clients)
+        return Result(
+            method=config.method,
+            seed=config.seed,
+            accuracy_matrix=[accuracies(counts) for counts in self.after_task],
+            initial_accuracy=accuracies(self.initial),
+            client_matrices=[[[_ratio(c) for c in counts[k]] for counts in self.after_task] for k in clients],
+            costs={**self.costs, "peak_mb": round(_peak_mb(), 1)},
+            config=config.to_dict(),
+            versions=versions(),
+            folder=folder,
+        )
+
+
+def accuracies(counts: Counts) -> list[float]:
+    """Return the accuracy on each task over all clients' held-out samples."""
+    columns = [list(column) for column in zip(*counts, strict=True)]
+    return [sum(right for right, _ in column) / max(sum(n for _, n in column), 1) for column in columns]
+
+
+def _ratio(count: tuple[int, int]) -> float | None:
+    right, total = count
+    return right / total if total else None
+
+
+def _columns(account: Account) -> dict[str, list[Any]]:
+    """Turn the clients' remarks into one list a name, in the order of clients."""
+    rows = [account.remarks[number] for number in sorted(account.remarks)]
+    names = sorted({name for row in rows for name in row})
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _weighted(values: list[Any] | None, server: Server) -> float | None:
+    """Return Σ p_i value_i."""
+    if values is None or None in values:
+        return None
+    sizes = [server.sizes[number] for number in sorted(server.sizes)]
+    return float(sum(v * n for v, n in zip(values, sizes, strict=True)) / sum(sizes))
+
+
+def _peak_mb() -> float:
+    """The largest memory of this process plus that of its largest worker (ru_maxrss is in kB on Linux)."""
+    return (
+        sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        / 1e3
+    )

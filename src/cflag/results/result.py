@@ -1,0 +1,119 @@
+"""What a run found out. The fields of `result.json` are described in result.schema.json beside this file."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+Matrix = list[list[float]]
+"""a[i][j]: accuracy on task j after learning task i, from 0 to 1."""
+
+
+def average_accuracy(a: Matrix) -> float:
+    """Acc: the mean accuracy over all tasks after the last."""
+    return fmean(a[-1])
+
+
+def forgetting(a: Matrix) -> float:
+    """Forget, as the paper defines it: the mean over earlier tasks i of a_ii − a_Si; 0 for a single task."""
+    return fmean(a[i][i] - a[-1][i] for i in range(len(a) - 1)) if len(a) > 1 else 0.0
+
+
+def forgetting_max(a: Matrix) -> float:
+    """Forgetting from the best accuracy a task ever had before the last (Chaudhry et al., 2018)."""
+    last = len(a) - 1
+    return fmean(max(a[k][j] for k in range(j, last)) - a[-1][j] for j in range(last)) if last else 0.0
+
+
+def learning_accuracy(a: Matrix) -> float:
+    """The mean accuracy on each task right after learning it."""
+    return fmean(a[i][i] for i in range(len(a)))
+
+
+def backward_transfer(a: Matrix) -> float:
+    """The mean over earlier tasks of a_Si − a_ii (Lopez-Paz & Ranzato, 2017)."""
+    return 0.0 - forgetting(a)
+
+
+def forward_transfer(a: Matrix, initial: list[float]) -> float:
+    """The mean over later tasks of the accuracy just before learning them, above that of the initial model."""
+    return fmean(a[i - 1][i] - initial[i] for i in range(1, len(a))) if len(a) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its accuracies, what they cost, and what it takes to repeat it."""
+
+    method: str
+    seed: int
+    accuracy_matrix: Matrix
+    initial_accuracy: list[float]
+    client_matrices: list[list[list[float | None]]]
+    costs: dict[str, float]
+    config: dict[str, Any]
+    versions: dict[str, str]
+    folder: Path | None = field(default=None, compare=False)
+
+    @property
+    def average_accuracy(self) -> float:
+        """Acc: the mean accuracy over all tasks after the last."""
+        return average_accuracy(self.accuracy_matrix)
+
+    @property
+    def forgetting(self) -> float:
+        """Forget: the paper's mean of a_ii − a_Si."""
+        return forgetting(self.accuracy_matrix)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, one a round."""
+        if self.folder is None:
+            return []
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what result.json holds."""
+        a = self.accuracy_matrix
+        raw = asdict(self)
+        raw.pop("folder")
+        summary = {
+            "average_accuracy": average_accuracy(a),
+            "forgetting": forgetting(a),
+            "forgetting_max": forgetting_max(a),
+            "backward_transfer": backward_transfer(a),
+            "forward_transfer": forward_transfer(a, self.initial_accuracy),
+            "learning_accuracy": learning_accuracy(a),
+        }
+        return {"schema": 1, "method": raw.pop("method"), "seed": raw.pop("seed"), **summary, **raw}
+
+    @classmethod
+    def load(cls, folder: Path) -> Result:
+        """Read a finished run back."""
+        raw = json.loads((folder / "result.json").read_text())
+        names = ("method", "seed", "accuracy_matrix", "initial_accuracy", "client_matrices")
+        return cls(
+            **{name: raw[name] for name in names},
+            costs=raw["costs"],
+            config=raw["config"],
+            versions=raw["versions"],
+            folder=folder,
+        )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions a result depends on."""
+    import numpy
+    import torch
+
+    import cflag
+
+    return {
+        "cflag": cflag.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+    }

@@ -1,0 +1,68 @@
+"""What keeps a run safe: Ctrl-C stops it tidily, and a failure says what is kept and how to go on."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from cflag.errors import CflagError, DivergedError, InterruptedRunError
+
+
+@contextmanager
+def stop_requests() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C (or SIGTERM) into a request to stop after the current client; a second one is final."""
+    requested = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield requested.is_set
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        requested.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield requested.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def explain_failures(folder: Path) -> Iterator[None]:
+    """Say in one line what went wrong in a run and how to go on."""
+    go_on = f"continue with: cflag run --resume {folder}"
+    try:
+        yield
+    except InterruptedRunError:
+        raise InterruptedRunError(f"stopped; all finished rounds are saved; {go_on}") from None
+    except DivergedError as error:
+        raise DivergedError(f"{error}; the last good checkpoint is kept in {folder / 'checkpoint'}") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise CflagError(
+            f"{folder}: the disk is full ({error.strerror}); the last checkpoint is kept; free some space and {go_on}"
+        ) from None
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: more would change the order of sums, and worker processes use the cores better.
+
+    Also gives torch's random generator back as it was.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)
