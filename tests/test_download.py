@@ -20,7 +20,7 @@ import pytest
 from cflag.data import download, sources
 from cflag.data.download import Remote, fetch, status
 from cflag.errors import DataError, UserError
-from test_sources import (
+from tests.test_sources import (
     RECORDINGS,
     cut,
     make_cifar10,
@@ -195,9 +195,7 @@ def test_fetch_repairs_damaged_files(mnist: Server, tmp_path: Path) -> None:
     assert mnist.asked.count(f"/{IDX[0]}.gz") == 2
 
 
-def test_the_next_address_is_tried(
-    mnist: Server, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_address_is_tried(mnist: Server, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, *others = download.REMOTES["mnist"]
     mnist.files["/wrong"] = b"something else"
     urls = (f"{dead}/x", f"{mnist.url}/absent", f"{mnist.url}/wrong", *first.urls)
@@ -249,9 +247,7 @@ def test_no_answer_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert ": no answer within " in failure("mnist", tmp_path)
 
 
-def test_right_checksum_of_unusable_files(
-    mnist: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_right_checksum_of_unusable_files(mnist: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, *others = download.REMOTES["mnist"]
     content = gzip.compress(b"\x00\x00\x08\x03cut")
     mnist.files[f"/{IDX[0]}.gz"] = content
@@ -306,9 +302,7 @@ def test_archive_brought_by_hand_is_used_and_kept(
 
 
 @pytest.mark.usefixtures("small")
-def test_fetch_keeps_other_files_of_the_folder(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetch_keeps_other_files_of_the_folder(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_cifar10(tmp_path / "made")
     cifar(server, monkeypatch, tar_of(tmp_path / "made" / "cifar-10-batches-bin"))
     folder = tmp_path / "data" / "cifar-10-batches-bin"
@@ -321,9 +315,7 @@ def test_fetch_keeps_other_files_of_the_folder(
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive at all", b"cut"])
-def test_broken_archive(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
-) -> None:
+def test_broken_archive(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     if content == b"cut":
         make_cifar10(tmp_path / "made")
         content = tar_of(tmp_path / "made" / "cifar-10-batches-bin")[:-5000]
@@ -333,9 +325,7 @@ def test_broken_archive(
     assert leftovers(folder) == []
 
 
-def test_archive_cannot_write_elsewhere(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archive_cannot_write_elsewhere(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name in ("../out.bin", "/tmp/out.bin", "cifar-10-batches-bin/../../out.bin", "other/out.bin"):
@@ -385,14 +375,27 @@ def test_fetch_har(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_har_without_checksum_is_checked_by_reading(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    har(server, monkeypatch, b"<html>down for maintenance</html>")
-    assert "UCI HAR Dataset.zip: broken archive" in failure("har", tmp_path / "data")
     made = write_har_folder(tmp_path / "made", make_windows(RECORDINGS))
     (made / "test" / "y_test.txt").write_text("9\n")
     har(server, monkeypatch, zip_of(made))
-    # The page that was no archive is gone, so the second try asks again.
-    assert "har was downloaded but cannot be used: " in failure("har", tmp_path / "data")
-    assert server.asked == ["/har.zip", "/har.zip"]
+    line = failure("har", tmp_path / "data")
+    assert line.startswith("har was downloaded but cannot be used: ")
+    assert "y_test.txt: label 9 at place 1, expected 1..6" in line
+
+
+def test_page_instead_of_an_archive(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    har(server, monkeypatch, b"<html>down for maintenance</html>")
+    line = failure("har", tmp_path / "data")
+    assert ": sent no archive)" in line
+    assert leftovers(tmp_path / "data") == []
+    # The next address is tried, and a broken file brought by hand does not stand in the way.
+    (remote,) = download.REMOTES["har"]
+    server.files["/good.zip"] = zip_of(write_har_folder(tmp_path / "made", make_windows(RECORDINGS)))
+    offer(monkeypatch, "har", replace(remote, urls=(*remote.urls, f"{server.url}/good.zip")))
+    (tmp_path / "data" / remote.file).write_bytes(b"PK broken")
+    fetch("har", tmp_path / "data", progress=False)
+    assert status("har", tmp_path / "data") == "ready"
+    assert server.asked == ["/har.zip", "/har.zip", "/good.zip"]
 
 
 # --- status ----------------------------------------------------------------------------------------------

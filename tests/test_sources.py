@@ -363,6 +363,11 @@ def test_cifar_damage(tmp_path: Path, damage: str) -> None:
 def test_cifar_needs_the_official_number_of_records(tmp_path: Path) -> None:
     make_cifar10(tmp_path)
     make_cifar100(tmp_path)
+    # 10,000 in each of six files; 50,000 and 10,000.
+    for name, numbers in (("cifar10", (10_000, 10_000)), ("cifar100", (50_000, 10_000))):
+        entry = sources.SOURCES[name]
+        assert isinstance(entry, sources.Cifar)
+        assert entry.records == numbers
     assert "expected 30730000 (10000 records of 3073 bytes)" in refusal("cifar10", tmp_path)
     assert "expected 153700000 (50000 records of 3074 bytes)" in refusal("cifar100", tmp_path)
 
@@ -390,9 +395,7 @@ def make_tiny(root: Path) -> Path:
         (folder / "train" / wnid / f"{wnid}_boxes.txt").write_text("not an image\n")
     (folder / "wnids.txt").write_text("".join(f"{wnid}\n" for wnid in COLOURS))
     rows.sort()
-    (folder / "val" / "val_annotations.txt").write_text(
-        "".join(f"{file}\t{wnid}\t0\t0\t9\t9\n" for file, wnid in rows)
-    )
+    (folder / "val" / "val_annotations.txt").write_text("".join(f"{file}\t{wnid}\t0\t0\t9\t9\n" for file, wnid in rows))
     return folder
 
 
@@ -580,6 +583,7 @@ def test_recorded_order() -> None:
     x = make_windows([(1, 0, 5)]).x
     assert sources.recorded_order(x[[3, 0, 4, 2, 1]]) == [1, 4, 3, 0, 2]
     assert sources.recorded_order(np.zeros((4, 9, 128), np.float32)) == [0, 1, 2, 3]
+    assert sources.recorded_order(x[[2, 1, 1, 0]]) == [0, 1, 2, 3]  # which of the two is meant is not told
     around = np.concatenate([x[:2], np.concatenate([x[1:2, :, 64:], x[:1, :, :64]], axis=2)])
     assert sources.recorded_order(around) == [0, 1, 2]
 

@@ -13,9 +13,9 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cflag.client import Client
     from cflag.conversation import Answer, Ask, Conversation, Mean
     from cflag.data.source import Source
-    from cflag.client import Client
     from cflag.experiment import Experiment, run
     from cflag.methods.base import Method
     from cflag.results.result import Result

@@ -42,9 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run an experiment", description="Run an experiment, or several.")
     run.add_argument("preset", nargs="?", metavar="PRESET | FILE.toml", help="default: digits")
     _add_settings(run)
-    run.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder to write; must be new (default: runs/...)"
-    )
+    run.add_argument("--out", type=Path, metavar="DIR", help="folder to write; must be new (default: runs/...)")
     run.add_argument("--seeds", metavar="N,N,...", help="one run for each seed")
     run.add_argument("--methods", metavar="NAME,NAME,...", help="one run for each method")
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was stopped or killed")
@@ -88,9 +86,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", metavar="DIR", help="where data sets are (default: $CFLAG_DATA)")
 
 
-def _configs(
-    args: argparse.Namespace, methods: Sequence[str | None], seeds: Sequence[int | None]
-) -> list[Config]:
+def _configs(args: argparse.Namespace, methods: Sequence[str | None], seeds: Sequence[int | None]) -> list[Config]:
     """Resolve one config for each method and seed."""
     from cflag.config import load_raw, merge, parse_setting, resolve
 
@@ -139,9 +135,7 @@ def _refuse_with_resume(args: argparse.Namespace) -> None:
     given |= {"--methods": args.methods, "--data-dir": args.data_dir}
     for name, value in given.items():
         if value:
-            raise UserError(
-                f"{name} cannot be changed when resuming: --resume takes all from the folder's config.toml"
-            )
+            raise UserError(f"{name} cannot be changed when resuming: --resume takes all from the folder's config.toml")
 
 
 def _folders_in(root: Path) -> list[Path]:
@@ -169,13 +163,10 @@ def _make_folders(args: argparse.Namespace) -> tuple[Path, list[Path]]:
         return root, [RunFolder.create(root, configs[0]).path]
     root = args.out or new_folder(stem)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise UserError(
-            f"{root} already exists; choose another --out, or continue with: cflag run --resume {root}"
-        )
+        raise UserError(f"{root} already exists; choose another --out, or continue with: cflag run --resume {root}")
     order = {config: k for k, config in enumerate(configs, 1)}
     return root, [
-        RunFolder.create(root / f"{k}-{config.method}-{config.seed}", config).path
-        for config, k in order.items()
+        RunFolder.create(root / f"{k}-{config.method}-{config.seed}", config).path for config, k in order.items()
     ]
 
 

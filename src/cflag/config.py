@@ -206,9 +206,7 @@ def _check_memory(memory: MemoryOptions) -> None:
     if memory.sample > memory.per_task:
         raise UserError(f"memory.sample = {memory.sample} is larger than memory.per_task = {memory.per_task}")
     if 0 < memory.limit_samples < memory.sample:
-        raise UserError(
-            f"memory.sample = {memory.sample} is larger than memory.limit_samples = {memory.limit_samples}"
-        )
+        raise UserError(f"memory.sample = {memory.sample} is larger than memory.limit_samples = {memory.limit_samples}")
 
 
 def _check_device(config: Config) -> None:
@@ -217,9 +215,7 @@ def _check_device(config: Config) -> None:
     try:
         device = torch.device(config.device)
     except RuntimeError:
-        raise UserError(
-            f"device = '{config.device}' is not a device torch knows; try 'cpu' or 'cuda'"
-        ) from None
+        raise UserError(f"device = '{config.device}' is not a device torch knows; try 'cpu' or 'cuda'") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("device = 'cuda': torch finds no CUDA device here; use device = 'cpu'")
     if device.type != "cpu" and config.workers > 1:

@@ -121,9 +121,7 @@ class Experiment:
         history.clients.update(engine.save(folder.checkpoints, f"{server.task + 1}-{server.round + 1}"))
         history.metrics_bytes = folder.append(record)
         state = {f"state.{name}": value for name, value in server.state.items()}
-        folder.save_checkpoint(
-            {"params": server.params, "buffers": server.buffers, **state, **history.to_dict()}
-        )
+        folder.save_checkpoint({"params": server.params, "buffers": server.buffers, **state, **history.to_dict()})
 
     def _restore(self, engine: LocalEngine, folder: RunFolder, server: Server) -> History:
         """Take up the last checkpoint, where there is one."""
@@ -170,9 +168,7 @@ def run(
     if model is not None:
         settings["model"] = CUSTOM
     config = resolve(merge(load_raw(preset), flatten(settings)))
-    target = (
-        Path(out) if out is not None else new_folder(f"{Path(preset).stem}-{config.method}-{config.seed}")
-    )
+    target = Path(out) if out is not None else new_folder(f"{Path(preset).stem}-{config.method}-{config.seed}")
     return Experiment(config, source, model, loss).run(target, _bar() if progress else None)
 
 

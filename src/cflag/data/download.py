@@ -40,8 +40,7 @@ class Remote:
 
 def _idx_files(place: str, bases: tuple[str, ...], md5: dict[str, str]) -> tuple[Remote, ...]:
     return tuple(
-        Remote(f"{place}/{file}", tuple(base + file for base in bases), checksum)
-        for file, checksum in md5.items()
+        Remote(f"{place}/{file}", tuple(base + file for base in bases), checksum) for file, checksum in md5.items()
     )
 
 
@@ -192,17 +191,28 @@ def _download(name: str, remote: Remote, target: Path, progress: bool) -> None:
     )
     known = f"md5:{remote.md5}" if remote.md5 else None
     failures = []
+    _drop_fake(remote, target)
     for url in remote.urls:
         try:
             pooch.retrieve(url, known_hash=known, fname=target.name, path=target.parent, downloader=fetcher)
         except (OSError, ValueError) as error:
             failures.append(f"{urlsplit(url).netloc}: {_reason(error)}")
-        else:
+            continue
+        if not _drop_fake(remote, target):
             return
+        failures.append(f"{urlsplit(url).netloc}: sent no archive")
     raise DataError(
         f"{name}: cannot download {target.name} ({'; '.join(failures)}); check the network and try again, or "
         f"get {remote.urls[0]} by hand, save it as {target} and run 'cflag data get {name}'"
     )
+
+
+def _drop_fake(remote: Remote, target: Path) -> bool:
+    """Remove a file without a checksum that is no archive, such as a page that says why there is none."""
+    fake = remote.md5 is None and target.is_file() and not zipfile.is_zipfile(target)
+    if fake:
+        target.unlink()
+    return fake
 
 
 def _reason(error: Exception) -> str:

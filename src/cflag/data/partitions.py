@@ -19,9 +19,7 @@ Indices = NDArray[np.int64]
 ATTEMPTS = 1000
 
 
-def by_shares(
-    labels: Indices, chosen: Indices, shares: NDArray[np.float64], rng: np.random.Generator
-) -> list[Indices]:
+def by_shares(labels: Indices, chosen: Indices, shares: NDArray[np.float64], rng: np.random.Generator) -> list[Indices]:
     """Deal the `chosen` samples: of the k-th class present, client c gets the fraction shares[k, c]."""
     clients = shares.shape[1]
     dealt: list[list[Indices]] = [[] for _ in range(clients)]

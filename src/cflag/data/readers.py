@@ -28,9 +28,7 @@ Ints = npt.NDArray[np.int64]
 CIFAR_PIXELS = 3 * 32 * 32
 HAR_CLASSES = 6
 HAR_STEPS = 128
-HAR_SIGNALS = tuple(
-    f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in ("x", "y", "z")
-)
+HAR_SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in ("x", "y", "z"))
 
 
 # --- what all readers share ------------------------------------------------------------------------------
@@ -306,9 +304,7 @@ def read_har_npz(path: Path) -> Windows:
     x, y, subject = arrays["X"], arrays["y"], arrays["subject"]
     expected = (y.size, len(HAR_SIGNALS), HAR_STEPS)
     if x.shape != expected or y.ndim != 1 or subject.shape != y.shape or not y.size:
-        raise DataError(
-            f"{path}: X is {x.shape}, y {y.shape}, subject {subject.shape}; expected X {expected}"
-        )
+        raise DataError(f"{path}: X is {x.shape}, y {y.shape}, subject {subject.shape}; expected X {expected}")
     if x.dtype.kind != "f" or y.dtype.kind not in "iu" or subject.dtype.kind not in "iu":
         raise DataError(f"{path}: expected X of floating point, y and subject of whole numbers")
     with np.errstate(over="ignore"):

@@ -43,9 +43,7 @@ class Source:
                 raise DataError(f"{self.name}: {half} has {len(split.x)} samples and {len(split.y)} labels")
             low, high = int(split.y.min()), int(split.y.max())
             if low < 0 or high >= self.classes:
-                raise DataError(
-                    f"{self.name}: {half} labels span {low}..{high}, expected 0..{self.classes - 1}"
-                )
+                raise DataError(f"{self.name}: {half} labels span {low}..{high}, expected 0..{self.classes - 1}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,9 +51,7 @@ class Source:
         return tuple(self.train.x.shape[1:])
 
     @classmethod
-    def from_tensors(
-        cls, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], name: str = "custom"
-    ) -> Source:
+    def from_tensors(cls, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], name: str = "custom") -> Source:
         """Make a source of your own tensors: (x, y) for train and for test, labels 0..classes-1."""
         classes = int(torch.cat([train[1], test[1]]).max()) + 1
         return cls(name, Split(train[0], train[1].long()), Split(test[0], test[1].long()), classes)

@@ -164,9 +164,7 @@ class IdxImages(Entry):
             raise DataError(f"{image_path}: images are {width}x{height}, expected {self.side}x{self.side}")
         labels = readers.read_idx(label_path, 1).astype(np.int64)
         if len(labels) != len(images):
-            raise DataError(
-                f"{label_path}: holds {len(labels)} labels, expected {len(images)} as in {image_path.name}"
-            )
+            raise DataError(f"{label_path}: holds {len(labels)} labels, expected {len(images)} as in {image_path.name}")
         readers.check_labels(label_path, labels, 0, self.classes - 1)
         return _split(images[:, None], labels)
 
@@ -253,8 +251,7 @@ class TinyImageNet(Entry):
         """Return uint8 images (n, 3, 64, 64)."""
         listings = readers.list_tiny_imagenet(root / self.place, self.classes)
         train, test = (
-            _split(readers.read_images(listing.files, self.side), np.array(listing.labels))
-            for listing in listings
+            _split(readers.read_images(listing.files, self.side), np.array(listing.labels)) for listing in listings
         )
         return _source(self.name, train, test, self.classes, self.mean, self.std)
 

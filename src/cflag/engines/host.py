@@ -55,9 +55,7 @@ class Host:
         self.task_of: dict[int, int] = {}
         self.changed: set[int] = set()
 
-    def answer(
-        self, numbers: Sequence[int], ask: Ask, model: GlobalModel, occasion: Occasion
-    ) -> Iterator[Reply]:
+    def answer(self, numbers: Sequence[int], ask: Ask, model: GlobalModel, occasion: Occasion) -> Iterator[Reply]:
         """Let each client answer a question, starting from the global model."""
         for number in numbers:
             client = self._client(number, occasion.task)

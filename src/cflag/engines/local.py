@@ -45,9 +45,7 @@ class LocalEngine:
     def __init__(self, host: Host, workers: int, stopped: Callable[[], bool] = lambda: False) -> None:
         self.numbers = list(range(host.benchmark.clients))
         count = min(workers, len(self.numbers))
-        self.lanes: list[Lane] = (
-            [HereLane(host)] if count <= 1 else [WorkerLane(host, k) for k in range(count)]
-        )
+        self.lanes: list[Lane] = [HereLane(host)] if count <= 1 else [WorkerLane(host, k) for k in range(count)]
         self.stopped = stopped
         self.account = Account()
         self._sent_model: tuple[int, int] | None = None

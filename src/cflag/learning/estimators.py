@@ -7,10 +7,8 @@ parameters, so what is computed next is at the new iterate.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import count
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,29 +18,32 @@ if TYPE_CHECKING:
     from cflag.client import Client
 
 
-def visits(order: str, components: int, rng: np.random.Generator) -> Iterator[int]:
-    """Yield which component each local step visits, for ever."""
-    for _ in count():
-        if order == "cyclic":
-            yield from range(components)
-        elif order == "shuffled":
-            yield from (int(j) for j in rng.permutation(components))
-        else:
-            yield int(rng.integers(components))
-
-
 class Components:
     """A client's current data C^i cut into components g_{i,j}: one sample in the theory, a mini-batch in practice.
 
-    They are dealt anew each round. Components may differ in size, so their mean is weighted by it; then the mean
-    of all is the full gradient.
+    Cyclic components are the data as they lie; otherwise they are dealt anew each round. Components may differ in
+    size, so their mean is weighted by it; then the mean of all is the full gradient.
     """
 
-    def __init__(self, client: Client, size: int) -> None:
+    def __init__(self, client: Client, size: int, order: str) -> None:
         self.client = client
-        shuffle = client.rng("components").permutation(len(client.data))
-        self.parts: list[Samples] = client.data[torch.from_numpy(shuffle)].split(size)
-        self.weights = [len(part) / len(client.data) for part in self.parts]
+        self.order = order
+        data = client.data
+        if order != "cyclic":
+            data = data[torch.from_numpy(client.rng("components").permutation(len(data)))]
+        self.parts: list[Samples] = data.split(size)
+        self.weights = [len(part) / len(data) for part in self.parts]
+
+    def visits(self) -> Iterator[int]:
+        """Yield which component each local step visits, for ever."""
+        rng = self.client.rng("order")
+        while True:
+            if self.order == "cyclic":
+                yield from range(len(self))
+            elif self.order == "shuffled":
+                yield from (int(j) for j in rng.permutation(len(self)))
+            else:
+                yield int(rng.integers(len(self)))
 
     def __len__(self) -> int:
         return len(self.parts)

@@ -65,4 +65,5 @@ class Adam:
 
 def make_optimiser(name: str) -> Optimiser:
     """Return a fresh optimiser by its name."""
-    return {"sgd": SGD, "momentum": Momentum, "adam": Adam}[name]()
+    makers: dict[str, type[Optimiser]] = {"sgd": SGD, "momentum": Momentum, "adam": Adam}
+    return makers[name]()

@@ -19,9 +19,9 @@ from torch import Tensor
 from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Mean
 from cflag.errors import UserError
-from cflag.learning.estimators import Components, delayed, minibatch, visits
+from cflag.learning.estimators import Components, delayed, minibatch
 from cflag.learning.optimisers import make_optimiser
-from cflag.learning.rates import Overlap, RateRule, Rates, forgetting_term
+from cflag.learning.rates import Overlap, RateRule, forgetting_term
 from cflag.methods.base import Method
 from cflag.server import Server
 
@@ -98,14 +98,16 @@ class CFlag(Method):
         mean = yield Ask(self.gradients)  # lines 2-3
         g, m = mean.g, mean.get("m")
         mean = yield Ask(self.local_steps, g=g, m=m, steps=steps, beta=beta)  # lines 4-11
-        server.params -= self.server_step(server, mean, m, self.rate_rule(steps, beta))  # line 12
+        if m is not None:
+            self.weigh(server, mean, m, self.rate_rule(steps, beta))
+        server.params -= mean.delta  # line 12
         server.buffers = mean.buffers
 
     def end_task(self, server: Server) -> Conversation:
         """The finished task joins the past: clients fill their memory."""
         yield Ask(self.remember)
 
-    # On a client -----------------------------------------------------------------------------------------------
+    # On a client ------------------------------------------------------------------------------------------------------
 
     def gradients(self, client: Client) -> Answer:
         """Line 2: the full current gradient g_i and the memory gradient m_i, both at x_t."""
@@ -116,36 +118,31 @@ class CFlag(Method):
             answer["m"] = torch.zeros_like(g) if drawn is None else client.value_and_grad(drawn)[1]
         return answer
 
-    def local_steps(
-        self, client: Client, g: Tensor, steps: int, beta: float, m: Tensor | None = None
-    ) -> Answer:
-        """Lines 5-10: E steps x ← x − β (g − g_i + v), then AdapLR's Δ_i = α_i m + β_i (E (g − g_i) + a_i)."""
+    def local_steps(self, client: Client, g: Tensor, steps: int, beta: float, m: Tensor | None = None) -> Answer:
+        """Lines 5-10: E steps x ← x − β (g − g_i + v); then Δ_i = α_i m + β_i (E (g − g_i) + a_i)."""
         components = self.components(client)
         g_i, table = client.recall("start", lambda: self.at_start(components))
         correction = self.settings.drift * (g - g_i)
         optimiser = make_optimiser(self.local.optimizer)
         start, a = client.params.clone(), torch.zeros_like(g)
-        for v in islice(self.estimates(client, components, table), steps):
+        for v in islice(self.estimates(components, table), steps):
             client.params -= beta * optimiser(correction + v)
             a += v
         drift = steps * correction
-        if (
-            self.local.optimizer != "sgd"
-        ):  # the displacement rule: β a_i is what the steps came to, drift and all
+        if self.local.optimizer != "sgd":  # the displacement rule: β a_i is what the steps came to, drift and all
             a, drift = (start - client.params) / beta, torch.zeros_like(a)
         return self.adapt_rates(client, m, a, drift, self.rate_rule(steps, beta))
 
-    def adapt_rates(
-        self, client: Client, m: Tensor | None, a: Tensor, drift: Tensor, rule: RateRule
-    ) -> Answer:
-        """AdapLR (Algorithm 2): the client's own rates, and the answer with them."""
+    def adapt_rates(self, client: Client, m: Tensor | None, a: Tensor, drift: Tensor, rule: RateRule) -> Answer:
+        """AdapLR (Algorithm 2): the client's own rates α_i and β_i, and Δ_i with them."""
         if m is None:
+            client.remark(beta=rule.beta, case="none")
             return {"delta": rule.beta * (drift + a), "buffers": client.buffers}
         q = self.memory_direction(m)
-        weight = client.share * (client.peers if self.settings.adapt == "worst" else 1)
         overlap = Overlap.between(m, a, q)
-        rates = rule.adapt(overlap, weight)
-        note(client, overlap, rates)
+        rates = rule.adapt(overlap, client.share * (client.peers if self.settings.adapt == "worst" else 1))
+        client.remark(alpha=rates.alpha, beta=rates.beta, case=rates.case, capped=rates.capped)
+        client.remark(**{"lambda": overlap.inner})
         delta = rates.alpha * q + rates.beta * (drift + a)
         answer: Answer = {"delta": delta, "alpha": rates.alpha, "buffers": client.buffers}
         if "transference" in rule.rules and self.settings.measure_gamma:
@@ -159,7 +156,7 @@ class CFlag(Method):
 
     def components(self, client: Client) -> Components:
         """Cut the client's current data into the components g_{i,j}."""
-        return Components(client, self.local.batch)
+        return Components(client, self.local.batch, self.settings.order)
 
     def at_start(self, components: Components) -> tuple[Tensor, Tensor | None]:
         """g_i at x_t and, for the delayed estimator, the table of component gradients it is the mean of."""
@@ -168,56 +165,41 @@ class CFlag(Method):
         table = components.table()
         return components.mean(table), table
 
-    def estimates(self, client: Client, components: Components, table: Tensor | None) -> Iterator[Tensor]:
+    def estimates(self, components: Components, table: Tensor | None) -> Iterator[Tensor]:
         """v_{i,0}, v_{i,1}, ...: the chosen estimator along the local path."""
-        order = visits(self.settings.order, len(components), client.rng("order"))
+        order = components.visits()
         return minibatch(components, order) if table is None else delayed(components, table, order)
 
-    def memory_direction(self, m: Tensor) -> Tensor:
-        """q: the memory step's direction after an optimiser of its own, fresh as the local ones; m for SGD."""
-        return make_optimiser(self.local.optimizer)(m)
+    # On the server ----------------------------------------------------------------------------------------------------
 
-    # On the server ---------------------------------------------------------------------------------------------
+    def weigh(self, server: Server, mean: Mean, m: Tensor, rule: RateRule) -> None:
+        """Measure Γ(t); in the server-level variant also rescale the current task's part to Section 5's β*."""
+        q = self.memory_direction(m)
+        # Where all β_i are β, Σ p_i a_i follows from Σ p_i Δ_i, as Σ p_i (g − g_i) = 0; else clients sent it.
+        a = mean.get("a") if "transference" in rule.rules else (mean.delta - mean.alpha * q) / rule.beta
+        if a is None:
+            return
+        overlap = Overlap.between(m, a, q)
+        server.remark(gamma=forgetting_term(overlap, rule))
+        if self.settings.adapt == "server":
+            rates = replace(rule, rules=frozenset({"transference"})).adapt(overlap, weight=1.0)
+            server.remark(server_beta=rates.beta, capped=rates.capped)
+            mean["delta"] = rates.alpha * q + rates.beta * a
+
+    # On both ----------------------------------------------------------------------------------------------------------
 
     def beta(self, server: Server) -> float:
         """β, constant or c/√T."""
         s = self.settings
         return s.beta / sqrt(server.rounds) if s.rate == "diminishing" else s.beta
 
+    def memory_direction(self, m: Tensor) -> Tensor:
+        """q: the memory step's direction after an optimiser of its own, fresh as the local ones; m for SGD."""
+        return make_optimiser(self.local.optimizer)(m)
+
     def rate_rule(self, steps: int, beta: float) -> RateRule:
-        """The clients' rule for adapting their rates; with adaptation off, or at the server, none acts."""
+        """How clients adapt their rates; with adaptation off, or left to the server, no rule acts."""
         s = self.settings
-        chosen = {"both": {"interference", "transference"}}.get(s.rules, {s.rules})
+        chosen = {"interference", "transference"} if s.rules == "both" else {s.rules}
         rules = chosen if s.adapt in ("average", "worst") else set()
         return RateRule(s.smoothness, s.alpha, beta, *s.caps(steps), frozenset(rules))
-
-    def server_step(self, server: Server, mean: Mean, m: Tensor | None, rule: RateRule) -> Tensor:
-        """Σ p_i Δ_i; in the server-level variant with the current-task part rescaled to Section 5's β*."""
-        if m is None:
-            return mean.delta  # type: ignore[no-any-return]
-        q = self.memory_direction(m)
-        a = self.mean_steps(mean, q, rule)
-        if a is None:
-            return mean.delta  # type: ignore[no-any-return]
-        overlap = Overlap.between(m, a, q)
-        server.remark(gamma=forgetting_term(overlap, rule))
-        if self.settings.adapt != "server":
-            return mean.delta  # type: ignore[no-any-return]
-        rates = replace(rule, rules=frozenset({"transference"})).adapt(overlap, weight=1.0)
-        server.remark(server_beta=rates.beta, server_capped=rates.capped)
-        return rates.alpha * q + rates.beta * a
-
-    def mean_steps(self, mean: Mean, q: Tensor, rule: RateRule) -> Tensor | None:
-        """Σ p_i a_i. Where all β_i are β it follows from Σ p_i Δ_i, as Σ p_i (g − g_i) = 0; else clients sent it."""
-        if "transference" in rule.rules:
-            return mean.get("a")
-        return (mean.delta - mean.alpha * q) / rule.beta  # type: ignore[no-any-return]
-
-
-def note(client: Client, overlap: Overlap, rates: Rates) -> None:
-    """Remark what the metrics show of a client's rates."""
-    client.remark(
-        **{"lambda": overlap.inner, "alpha": rates.alpha, "beta": rates.beta},
-        case=rates.case,
-        capped=rates.capped,
-    )

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
-from cflag.conversation import Answer, Ask, Conversation
 from cflag.client import Client
+from cflag.conversation import Answer, Ask, Conversation
 from cflag.errors import UserError
-from cflag.server import Server
-from cflag.learning.estimators import Components, minibatch, visits
+from cflag.learning.estimators import Components, minibatch
 from cflag.learning.optimisers import make_optimiser
 from cflag.methods.base import Method
+from cflag.server import Server
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,8 @@ class Finetune(Method):
     def local_steps(self, client: Client, steps: int) -> Answer:
         """E mini-batch steps on the current task from the global model."""
         start = client.params.clone()
-        parts = Components(client, self.local.batch)
-        order = visits("shuffled", len(parts), client.rng("order"))
+        components = Components(client, self.local.batch, "shuffled")
         optimiser = make_optimiser(self.local.optimizer)
-        for v in islice(minibatch(parts, order), steps):
+        for v in islice(minibatch(components, components.visits()), steps):
             client.params -= self.settings.lr * optimiser(v)
         return {"delta": start - client.params, "buffers": client.buffers}

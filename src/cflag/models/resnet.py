@@ -68,9 +68,7 @@ def _resnet(
             stride = 2 if stage and not position else 1
             wanted = planes * expansion
             same = stride == 1 and inputs == wanted
-            shortcut = (
-                nn.Identity() if same else nn.Sequential(*_conv(inputs, wanted, 1, options.norm, stride))
-            )
+            shortcut = nn.Identity() if same else nn.Sequential(*_conv(inputs, wanted, 1, options.norm, stride))
             layers.append(Residual(block(inputs, planes, stride, options.norm), shortcut))
             inputs = wanted
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, outputs))

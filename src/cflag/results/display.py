@@ -79,9 +79,9 @@ class Bar:
         """Move on by one round."""
         accuracy = record["accuracy"]
         if self.progress is not None:
-            shown = {} if accuracy is None else {"accuracy": f"acc {100 * accuracy:5.1f} %"}
-            where = self._where(record["task"], record["round"])
-            self.progress.update(self.bar, advance=1, description=where, **shown)
+            if accuracy is not None:
+                self.progress.update(self.bar, accuracy=f"acc {100 * accuracy:5.1f} %")
+            self.progress.update(self.bar, advance=1, description=self._where(record["task"], record["round"]))
         elif record["round"] == self.rounds:
             self.console.print(
                 f"{self.name}: task {record['task']}/{self.tasks} done, accuracy so far {100 * accuracy:.1f} %"
@@ -95,9 +95,7 @@ class Bar:
 
 def matrix_table(result: Result) -> Table:
     """Return the accuracy matrix as a table, in percent."""
-    table = Table(
-        title=f"{result.method}: accuracy (%) on each task", box=box.SIMPLE_HEAD, title_justify="left"
-    )
+    table = Table(title=f"{result.method}: accuracy (%) on each task", box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("after task")
     for j in range(len(result.accuracy_matrix)):
         table.add_column(str(j + 1), justify="right")
@@ -110,8 +108,8 @@ def matrix_table(result: Result) -> Table:
 def summary_table(results: Sequence[Result]) -> Table:
     """Return Acc, Forget and the costs, one line a method, averaged over seeds."""
     table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("method")
-    for name in ("Acc %", "Forget %", "gradients", "memory gr.", "MB up", "MB down", "s"):
+    table.add_column("method", no_wrap=True, min_width=8)
+    for name in ("Acc %", "Forget %", "gradients", "on memory", "MB up", "down", "s"):
         table.add_column(name, justify="right", no_wrap=True)
     for method in dict.fromkeys(r.method for r in results):
         group = [r for r in results if r.method == method]

@@ -57,9 +57,7 @@ def draw_accuracy(results: Sequence[Result]) -> Figure:
     for k, result in enumerate(results):
         rows = result.accuracy_matrix
         seen = [100 * fmean(row[: i + 1]) for i, row in enumerate(rows)]
-        axes.plot(
-            range(1, len(rows) + 1), seen, marker="o", color=COLOURS[k % len(COLOURS)], label=result.method
-        )
+        axes.plot(range(1, len(rows) + 1), seen, marker="o", color=COLOURS[k % len(COLOURS)], label=result.method)
     axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)", title="Accuracy after each task")
     axes.set_xticks(range(1, len(results[0].accuracy_matrix) + 1))
     axes.set_ylim(top=101)
@@ -74,9 +72,7 @@ def draw_matrix(result: Result) -> Figure:
     figure, axes = _axes(1.6 + 0.62 * size, 1.4 + 0.55 * size)
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    image = axes.imshow(
-        [[100 * v for v in row] for row in rows], cmap="YlGnBu", vmin=0, vmax=100, aspect="auto"
-    )
+    image = axes.imshow([[100 * v for v in row] for row in rows], cmap="YlGnBu", vmin=0, vmax=100, aspect="auto")
     for i, row in enumerate(rows):
         for j, value in enumerate(row):
             colour = "white" if value > 0.6 else INK
@@ -117,8 +113,6 @@ def draw_gamma(result: Result) -> Figure:
     if points:
         axes.plot(*zip(*points, strict=True), marker=".", color=COLOURS[0])
     else:
-        axes.text(
-            0.5, 0.5, "this method does not measure Γ(t)", transform=axes.transAxes, ha="center", color=INK
-        )
+        axes.text(0.5, 0.5, "this method does not measure Γ(t)", transform=axes.transAxes, ha="center", color=INK)
         axes.set_yticks([])
     return figure

@@ -94,9 +94,7 @@ class RunFolder:
         length = state["metrics_bytes"] if state else 0
         if self.metrics.exists():
             if self.metrics.stat().st_size < length:
-                raise CflagError(
-                    f"{self.metrics} is shorter than its checkpoint says; it was changed by hand"
-                )
+                raise CflagError(f"{self.metrics} is shorter than its checkpoint says; it was changed by hand")
             os.truncate(self.metrics, length)
         return state
 

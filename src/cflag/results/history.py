@@ -26,9 +26,7 @@ class History:
     clients: dict[int, str] = field(default_factory=dict)
     metrics_bytes: int = 0
 
-    def record(
-        self, server: Server, account: Account, counts: Counts | None, seconds: float
-    ) -> dict[str, Any]:
+    def record(self, server: Server, account: Account, counts: Counts | None, seconds: float) -> dict[str, Any]:
         """Take in a finished round; return its line for the metrics."""
         self.done += 1
         last = server.round == server.rounds - 1
@@ -42,10 +40,11 @@ class History:
             "bytes_down": account.bytes_down,
             "seconds": round(seconds, 4),
         }
-        for name, value in {**spent, "rate_caps": sum(per_client.get("capped", []))}.items():
+        remarks, server.remarks = server.remarks, {}
+        caps = sum(per_client.get("capped", [])) + int(remarks.get("capped", 0))
+        for name, value in {**spent, "rate_caps": caps}.items():
             self.costs[name] += value
         seen = accuracies(counts)[: server.task + 1] if counts is not None else None
-        remarks, server.remarks = server.remarks, {}
         return {
             "task": server.task + 1,
             "round": server.round + 1,
@@ -112,7 +111,4 @@ def _weighted(values: list[Any] | None, server: Server) -> float | None:
 
 def _peak_mb() -> float:
     """The largest memory of this process plus that of its largest worker (ru_maxrss is in kB on Linux)."""
-    return (
-        sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        / 1e3
-    )
+    return sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1e3

@@ -1,0 +1,84 @@
+"""The one-file algorithm and the package are the same algorithm."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
+
+from cflag import Source, run
+from cflag.data.source import Split
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def minimal() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(EXAMPLES / "cflag_minimal.py"), run_name="minimal"))
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 4)).double()
+
+
+def test_minimal_file_and_package_produce_the_same_parameters(tmp_path: Path) -> None:
+    """Three uneven clients, two tasks, adaptive rates: equal to the last few bits after all rounds."""
+    torch.manual_seed(3)
+    sizes = (7, 12, 9)
+    owner = torch.repeat_interleave(torch.arange(3), torch.tensor(sizes)).repeat(2)
+    y = torch.cat([torch.randint(0, 2, (28,)), torch.randint(2, 4, (28,))])
+    x = torch.randn(56, 2, dtype=torch.float64) + y[:, None]
+    split = Split(x, y, owner)
+
+    own = {"estimator": "iag", "order": "cyclic", "adapt": "worst", "rules": "both", "alpha_cap": float("inf")}
+    result = run(
+        source=Source("points", split, split, 4), model=net(), out=tmp_path / "run", loss=plain_cross_entropy,
+        method="cflag", scenario="class", class_order="natural", tasks=2, clients=3, partition="subject", rounds=4,
+        batch=3, steps=5, workers=1, cflag=own, memory={"per_task": 100, "sample": 100},
+    )  # fmt: skip
+
+    file = minimal()
+    model = net()
+    params = parameters_to_vector(model.parameters()).detach()
+    memories: list[Any] = [None] * 3
+    for task in range(2):
+        mine = [(owner == c) & (torch.arange(56) // 28 == task) for c in range(3)]
+        clients = [
+            file.Client(list(zip(x[rows].split(3), y[rows].split(3), strict=True)), memory)
+            for rows, memory in zip(mine, memories, strict=True)
+        ]
+        for _ in range(4):
+            params = file.cflag_round(model, params, clients, file.Rates(steps=5))
+        memories = [(x[rows], y[rows]) for rows in mine]
+
+    assert result.folder is not None
+    ours = load_file(result.folder / "model.safetensors")
+    flat = torch.cat([ours[name].reshape(-1) for name, _ in model.named_parameters()])
+    torch.testing.assert_close(flat, params, rtol=1e-12, atol=1e-13)
+    cases = {case for line in result.metrics for case in line["clients"]["case"]}
+    assert cases == {"none", "interference", "transference"}  # every branch was compared
+
+
+def plain_cross_entropy(outputs: Tensor, samples: Any) -> Tensor:
+    return F.cross_entropy(outputs, samples.y)
+
+
+def test_minimal_file_shows_what_memory_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with_memory, without = minimal().learn(True), minimal().learn(False)
+    assert min(with_memory) > 0.9
+    assert without[0] < 0.1
+
+
+def test_own_model_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "own_model_and_data.py"), run_name="__main__")
+    accuracy = float(capsys.readouterr().out.split("accuracy ")[1].split("%")[0])
+    assert accuracy > 90
