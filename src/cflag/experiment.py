@@ -120,6 +120,7 @@ class Experiment:
         """Write the round down so that everything after it can be lost."""
         history.clients.update(engine.save(folder.checkpoints, f"{server.task + 1}-{server.round + 1}"))
         history.metrics_bytes = folder.append(record)
+        history.model_sent = engine.model_sent(server)
         state = {f"state.{name}": value for name, value in server.state.items()}
         folder.save_checkpoint({"params": server.params, "buffers": server.buffers, **state, **history.to_dict()})
 
@@ -134,6 +135,8 @@ class Experiment:
             server.state[name.removeprefix("state.")] = saved.pop(name)
         history = History.from_dict(saved)
         engine.restore(folder.checkpoints, history.clients)
+        if history.model_sent:
+            engine.note_model_sent(server)
         return history
 
     def _finish(self, folder: RunFolder, server: Server, history: History) -> Result:
@@ -152,8 +155,8 @@ class Experiment:
 def run(
     preset: str = "digits",
     *,
-    source: Source | None = None,
-    model: nn.Module | None = None,
+    source: Source | str | None = None,
+    model: nn.Module | str | None = None,
     loss: Loss | None = None,
     out: str | Path | None = None,
     progress: bool = False,
@@ -161,15 +164,17 @@ def run(
 ) -> Result:
     """Run a preset or TOML file with changes, for example `run("digits", method="cflag", cflag={"beta": 0.1})`.
 
-    Your own `source` and `model` replace the preset's. The run folder is `out`, or a new one under `runs/`.
+    A `source` or `model`, by name or your own object, replaces the preset's. The run folder is `out`, or a new one
+    under `runs/`.
     """
-    if source is not None:
-        settings["source"] = CUSTOM
-    if model is not None:
-        settings["model"] = CUSTOM
+    for key, part in (("source", source), ("model", model)):
+        if part is not None:
+            settings[key] = part if isinstance(part, str) else CUSTOM
     config = resolve(merge(load_raw(preset), flatten(settings)))
     target = Path(out) if out is not None else new_folder(f"{Path(preset).stem}-{config.method}-{config.seed}")
-    return Experiment(config, source, model, loss).run(target, _bar() if progress else None)
+    own_source = source if isinstance(source, Source) else None
+    own_model = model if isinstance(model, nn.Module) else None
+    return Experiment(config, own_source, own_model, loss).run(target, _bar() if progress else None)
 
 
 def resume(folder: str | Path, **parts: Any) -> Result:

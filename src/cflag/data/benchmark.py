@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cflag.data.partitions import Indices, by_shares, by_subject, draw_shares
+from cflag.data.partitions import Indices, by_shares, by_subject, draw_shares, in_turn, refuse_poor
 from cflag.data.samples import Samples
 from cflag.data.scenarios import make_tasks
 from cflag.data.source import Source, Split
@@ -88,33 +88,20 @@ class Benchmark:
         """Deal a task's train and test samples to all clients with the same shares."""
         o = self.options
         halves = (self.source.train, self.source.test)
-        chosen = [np.flatnonzero(np.isin(half.y.numpy(), self.tasks[task].classes)) for half in halves]
+        classes = sorted(self.tasks[task].classes)
+        labels = [half.y.numpy() for half in halves]
+        chosen = [np.flatnonzero(np.isin(y, classes)) for y in labels]
+        rngs = [stream(o.seed, f"deal {name}", task) for name in ("train", "test")]
         if o.partition == "subject":
-            train, test = (
-                by_subject(half, mine, o.clients, o.min_samples if half is self.source.train else 0, task)
-                for half, mine in zip(halves, chosen, strict=True)
-            )
-            return train, test
-        labels = halves[0].y.numpy()[chosen[0]]
-        sizes = [int((labels == c).sum()) for c in np.unique(labels)]
-        if o.partition == "iid":
-            shares = np.full((len(sizes), o.clients), 1 / o.clients)
-            _check_minimum(sizes, o, task)
+            train, test = by_subject(halves, chosen, o.clients)
+        elif o.partition == "iid":
+            train, test = map(in_turn, labels, chosen, [o.clients] * 2, rngs)
         else:
+            sizes = [int((labels[0] == c).sum()) for c in classes]
             shares = draw_shares(sizes, o.clients, o.zeta, o.min_samples, o.seed, task)
-        train, test = (
-            by_shares(half.y.numpy(), mine, shares, stream(o.seed, f"deal {name}", task))
-            for half, mine, name in zip(halves, chosen, ("train", "test"), strict=True)
-        )
+            train, test = map(by_shares, labels, chosen, [classes] * 2, [shares] * 2, rngs)
+        refuse_poor(train, o.min_samples, task)
         return train, test
-
-
-def _check_minimum(sizes: list[int], options: BenchmarkOptions, task: int) -> None:
-    if sum(sizes) < options.clients * options.min_samples:
-        raise UserError(
-            f"task {task + 1} has {sum(sizes)} samples: too few for {options.clients} clients with "
-            f"min_samples = {options.min_samples}; use fewer clients or a smaller min_samples"
-        )
 
 
 def _reduced(source: Source, options: BenchmarkOptions) -> Source:
@@ -143,7 +130,8 @@ def _resized(source: Source, size: int) -> Source:
 
     def shrink(split: Split) -> Split:
         pieces = [F.interpolate(x.float(), size=(size, size), mode="area") for x in split.x.split(1000)]
-        small = torch.cat([p.round().to(split.x.dtype) for p in pieces])
+        whole = not split.x.is_floating_point()
+        small = torch.cat([(p.round() if whole else p).to(split.x.dtype) for p in pieces])
         return replace(split, x=small)
 
     return replace(source, train=shrink(source.train), test=shrink(source.test))

@@ -19,11 +19,19 @@ Indices = NDArray[np.int64]
 ATTEMPTS = 1000
 
 
-def by_shares(labels: Indices, chosen: Indices, shares: NDArray[np.float64], rng: np.random.Generator) -> list[Indices]:
-    """Deal the `chosen` samples: of the k-th class present, client c gets the fraction shares[k, c]."""
-    clients = shares.shape[1]
-    dealt: list[list[Indices]] = [[] for _ in range(clients)]
-    for row, label in enumerate(np.unique(labels[chosen])):
+def in_turn(labels: Indices, chosen: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
+    """Deal the `chosen` samples one by one, class after class: of each class, and in all, to within one sample."""
+    classes = np.unique(labels[chosen])
+    row = np.concatenate([chosen[:0], *(rng.permutation(chosen[labels[chosen] == label]) for label in classes)])
+    return [np.sort(row[client::clients]) for client in range(clients)]
+
+
+def by_shares(
+    labels: Indices, chosen: Indices, classes: Sequence[int], shares: NDArray[np.float64], rng: np.random.Generator
+) -> list[Indices]:
+    """Deal the `chosen` samples: of the k-th of `classes`, client c gets the fraction shares[k, c]."""
+    dealt: list[list[Indices]] = [[] for _ in range(shares.shape[1])]
+    for row, label in enumerate(classes):
         mine = rng.permutation(chosen[labels[chosen] == label])
         cuts = np.rint(np.cumsum(shares[row])[:-1] * len(mine)).astype(int)
         for client, part in enumerate(np.split(mine, cuts)):
@@ -43,7 +51,7 @@ def draw_shares(
         )
     for attempt in range(ATTEMPTS):
         rng = stream(seed, "dirichlet", task, attempt)
-        # A tiny ζ underflows to a row of NaN; such a draw counts as failed.
+        # Should a tiny ζ underflow to NaN, every comparison is false and the draw counts as failed.
         shares = rng.dirichlet(np.full(clients, zeta), size=len(counts))
         cuts = np.rint(np.cumsum(shares, axis=1)[:, :-1] * counts[:, None])
         edges = np.hstack([np.zeros((len(counts), 1)), cuts, counts[:, None]])
@@ -56,20 +64,23 @@ def draw_shares(
     )
 
 
-def by_subject(split: Split, chosen: Indices, clients: int, minimum: int, task: int) -> list[Indices]:
-    """Deal whole subjects (people) to clients in turn: with as many clients as subjects, one each."""
-    if split.subject is None:
+def by_subject(halves: Sequence[Split], chosen: Sequence[Indices], clients: int) -> list[list[Indices]]:
+    """Deal whole subjects (people) to clients in turn, in train and test alike: as many clients as people, one each."""
+    subjects = [half.subject.numpy() for half in halves if half.subject is not None]
+    if len(subjects) < len(halves):
         raise UserError("partition 'subject' wants a source that knows its subjects, such as 'har'")
-    subjects = split.subject.numpy()
-    people = np.unique(subjects)
+    people = np.unique(np.concatenate(subjects))
     if clients > len(people):
         raise UserError(f"clients = {clients} is more than the {len(people)} subjects")
-    client_of = np.searchsorted(people, subjects[chosen]) % clients
-    dealt = [chosen[client_of == client] for client in range(clients)]
-    poorest = min(range(clients), key=lambda c: len(dealt[c]))
+    client_of = [np.searchsorted(people, s[mine]) % clients for s, mine in zip(subjects, chosen, strict=True)]
+    return [[mine[of == client] for client in range(clients)] for mine, of in zip(chosen, client_of, strict=True)]
+
+
+def refuse_poor(dealt: Sequence[Indices], minimum: int, task: int) -> None:
+    """Say so where a client got fewer samples than its minimum."""
+    poorest = min(range(len(dealt)), key=lambda c: len(dealt[c]))
     if len(dealt[poorest]) < minimum:
         raise UserError(
             f"client {poorest} has {len(dealt[poorest])} samples of task {task + 1}, fewer than "
             f"min_samples = {minimum}; use fewer clients or a smaller min_samples"
         )
-    return dealt

@@ -65,6 +65,6 @@ def _rotation(source: Source, tasks: int, index: int, seed: int) -> Callable[[Te
             return x
         grid = F.affine_grid(turn.float().expand(len(x), 2, 3), list(x.shape), align_corners=False)
         turned = F.grid_sample(x.float(), grid, align_corners=False)
-        return turned.round().to(x.dtype) if x.dtype == torch.uint8 else turned
+        return (turned if x.is_floating_point() else turned.round()).to(x.dtype)
 
     return rotate

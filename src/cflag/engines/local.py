@@ -48,7 +48,7 @@ class LocalEngine:
         self.lanes: list[Lane] = [HereLane(host)] if count <= 1 else [WorkerLane(host, k) for k in range(count)]
         self.stopped = stopped
         self.account = Account()
-        self._sent_model: tuple[int, int] | None = None
+        self._sent_model: tuple[Tensor | None, int] = (None, 0)
 
     def converse(self, conversation: Conversation, server: Server) -> None:
         """Carry a conversation to its end."""
@@ -107,11 +107,19 @@ class LocalEngine:
     def _count_down(self, ask: Ask, server: Server) -> None:
         """The global model travels once for as long as it does not change, the rest with each question."""
         size = nbytes(ask.sent)
-        state = (server.params.data_ptr(), server.params._version)
-        if state != self._sent_model:
+        if not self.model_sent(server):
             size += nbytes({"params": server.params, "buffers": server.buffers})
-            self._sent_model = state
+            self.note_model_sent(server)
         self.account.bytes_down += size * len(self.numbers)
+
+    def model_sent(self, server: Server) -> bool:
+        """Return whether clients already have the global model as it is."""
+        sent, version = self._sent_model
+        return sent is server.params and version == server.params._version
+
+    def note_model_sent(self, server: Server) -> None:
+        """From now on clients have the global model, until it changes."""
+        self._sent_model = (server.params, server.params._version)
 
 
 class RunningMean:

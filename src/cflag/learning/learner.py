@@ -52,17 +52,22 @@ class Learner:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         if not self._parameters:
             raise UserError("the model has no parameters to train")
-        if len({p.dtype for p in self._parameters}) > 1:
-            raise UserError("the model's parameters must all have one dtype")
+        # Integer buffers (a count of batches) have no mean; each question starts with the initial ones.
+        self._integers = [(b, b.clone()) for b in model.buffers() if not b.is_floating_point()]
+        buffers = [b for b in model.buffers() if b.is_floating_point()]
+        for name, tensors in (("parameters", self._parameters), ("floating-point buffers", buffers)):
+            if len({t.dtype for t in tensors}) > 1:
+                raise UserError(f"the model's {name} must all have one dtype")
         self.params = _flatten(self._parameters, device)
         # Batch-norm statistics: averaged like parameters, but no gradient and no inner product sees them.
-        # Integer buffers (a count of batches) only matter to momentum-free norms and stay local.
-        self.buffers = _flatten([b for b in model.buffers() if b.is_floating_point()], device)
+        self.buffers = _flatten(buffers, device)
 
     def load(self, params: Tensor, buffers: Tensor) -> None:
         """Take over a global model."""
         self.params.copy_(params)
         self.buffers.copy_(buffers)
+        for now, initial in self._integers:
+            now.copy_(initial)
 
     def loss(self, samples: Samples) -> Tensor:
         """Return the mean loss on samples at the present parameters."""

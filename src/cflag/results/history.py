@@ -25,6 +25,8 @@ class History:
     costs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMS, 0))
     clients: dict[int, str] = field(default_factory=dict)
     metrics_bytes: int = 0
+    model_sent: bool = False
+    """Whether clients have the present global model, so that it is not counted as sent again."""
 
     def record(self, server: Server, account: Account, counts: Counts | None, seconds: float) -> dict[str, Any]:
         """Take in a finished round; return its line for the metrics."""

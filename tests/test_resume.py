@@ -1,0 +1,261 @@
+"""Killed at any point and resumed, a run gives the same bytes as one that was never stopped."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cflag import Client, Server, run
+from cflag import files as cflag_files
+from cflag.cli import main
+from cflag.config import resolve
+from cflag.errors import CflagError, UserError
+from cflag.experiment import Experiment, resume
+from cflag.files import load_state, save_state
+from cflag.results import folder as folder_module
+from cflag.results.folder import RunFolder
+from tests.test_engine import QUICK, without_times
+
+SETTINGS = {**QUICK, "tasks": 3, "rounds": 3, "zeta": 1.0, "cflag": {"estimator": "iag", "rules": "both"}}
+FLAGS = [f"--set={k}={v}" for k, v in SETTINGS.items() if k != "cflag"]
+FLAGS += ["--set=cflag.estimator=iag", "--set=cflag.rules=both"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("unbroken") / "run"
+    run("digits", out=out, **SETTINGS)
+    return out
+
+
+def same(one: Path, other: Path) -> None:
+    assert without_times(one) == without_times(other)
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    results = [json.loads((p / "result.json").read_text()) for p in (one, other)]
+    for result in results:
+        result["costs"].pop("seconds")
+        result["costs"].pop("peak_mb")
+        result["config"].pop("workers")
+    assert results[0] == results[1]
+
+
+class Crash(BaseException):
+    """Stands for the end of the process: no handler of ours runs on it."""
+
+
+@pytest.mark.parametrize("fatal", [1, 2, 3, 5, 8, 9, 11, 14, 20, 26, 27])
+def test_a_crash_at_any_write_loses_nothing(
+    fatal: int, tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Die right before the n-th file is put in its place, with half of the new one written."""
+    count = 0
+    replace = os.replace
+
+    def dying(source: str, target: str) -> None:
+        nonlocal count
+        count += 1
+        if count == fatal:
+            raise Crash
+        replace(source, target)
+
+    monkeypatch.setattr(cflag_files.os, "replace", dying)
+    out = tmp_path / "run"
+    with pytest.raises(Crash):
+        run("digits", out=out, workers=1, **SETTINGS)
+    monkeypatch.undo()
+    if fatal == 1:  # died before the config was there: nothing was computed, nothing is lost
+        assert not (out / "config.toml").exists()
+        return
+    resume(out)
+    same(out, unbroken)
+
+
+def test_a_crash_between_metrics_and_checkpoint_leaves_no_double_line(
+    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+
+    def crash(*_: object) -> None:
+        raise Crash
+
+    monkeypatch.setattr(folder_module.RunFolder, "save_checkpoint", crash)
+    with pytest.raises(Crash):
+        run("digits", out=out, workers=1, **SETTINGS)
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 1
+    monkeypatch.undo()
+    resume(out)
+    same(out, unbroken)
+
+
+def test_sigkill_at_random_moments(tmp_path: Path, unbroken: Path) -> None:
+    """The real thing: a process with workers, killed again and again until it happens to finish."""
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "cflag.cli", "run", "--quiet"]
+    start = [*command, "digits", *FLAGS, "--set=workers=2", f"--out={out}"]
+    moments = random.Random(4)
+    for attempt in range(30):
+        process = subprocess.Popen(
+            [*command, "--resume", str(out)] if (out / "config.toml").exists() else start,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while not (out / "checkpoint").exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        lines = len((out / "metrics.jsonl").read_text().splitlines()) if (out / "metrics.jsonl").exists() else 0
+        while attempt < 4 and process.poll() is None and time.monotonic() < deadline:
+            # wait until it is at work again, then strike at a random moment
+            now = (out / "metrics.jsonl").read_text().count("\n") if (out / "metrics.jsonl").exists() else 0
+            if now > lines or (out / "result.json").exists():
+                break
+            time.sleep(0.005)
+        if attempt < 4:
+            time.sleep(moments.uniform(0, 0.1))
+            process.send_signal(signal.SIGKILL)
+        process.wait(timeout=120)
+        if (out / "result.json").exists():
+            break
+    same(out, unbroken)
+
+
+def test_ctrl_c_stops_saves_and_says_how_to_go_on(tmp_path: Path, unbroken: Path) -> None:
+    out = tmp_path / "run"
+    start = [sys.executable, "-m", "cflag.cli", "run", "digits", *FLAGS, f"--out={out}"]
+    process = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (out / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.strip().splitlines()[-1].endswith(f"continue with: cflag run --resume {out}")
+    assert "Traceback" not in errors
+    assert main(["run", "--quiet", "--resume", str(out)]) == 0
+    same(out, unbroken)
+
+
+def test_resuming_a_finished_run_changes_nothing(unbroken: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in unbroken.rglob("*") if p.is_file() and p.name != ".lock"}
+    resume(unbroken)
+    assert before == {p: p.stat().st_mtime_ns for p in unbroken.rglob("*") if p.is_file() and p.name != ".lock"}
+
+
+def test_resume_with_another_number_of_workers(
+    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    _stop_after(4, monkeypatch)
+    with pytest.raises(Crash):
+        run("digits", out=out, workers=1, **SETTINGS)
+    monkeypatch.undo()
+    text = (out / "config.toml").read_text()
+    (out / "config.toml").write_text(text.replace("workers = 1", "workers = 3"))
+    resume(out)
+    assert without_times(out) == without_times(unbroken)
+
+
+def _stop_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Experiment._checkpoint
+    count = 0
+
+    def counted(self: Experiment, *args: Any) -> None:
+        nonlocal count
+        original(self, *args)
+        count += 1
+        if count == rounds:
+            raise Crash
+
+    monkeypatch.setattr(Experiment, "_checkpoint", counted)
+
+
+def test_a_full_disk_is_one_clear_line_and_loses_nothing(
+    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    append = RunFolder.append
+
+    def full(self: RunFolder, record: dict[str, Any]) -> int:
+        if (record["task"], record["round"]) == (2, 2):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return append(self, record)
+
+    monkeypatch.setattr(RunFolder, "append", full)
+    with pytest.raises(CflagError, match="disk is full .*last checkpoint is kept; free some space and continue with"):
+        run("digits", out=out, **SETTINGS)
+    monkeypatch.undo()
+    assert load_state(out / "checkpoint" / "server.safetensors")["done"] == 4
+    resume(out)
+    same(out, unbroken)
+
+
+def test_two_processes_cannot_share_a_folder(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", resolve(QUICK))
+    with folder.locked(), pytest.raises(UserError, match="in use by another process"):
+        resume(tmp_path / "run")
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    _stop_after(2, monkeypatch)
+    with pytest.raises(Crash):
+        run("digits", out=out, workers=1, **SETTINGS)
+    monkeypatch.undo()
+    path = out / "checkpoint" / "server.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CflagError, match=r"server.safetensors: cannot be read as saved state"):
+        resume(out)
+
+
+def test_state_of_a_method_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors and JSON values that a method keeps at the server and at clients come back as they were."""
+    import torch
+
+    from cflag.methods.finetune import Finetune
+
+    seen: list[tuple[Any, Any]] = []
+    plain = Finetune.round
+
+    def round_(self: Finetune, server: Server) -> Any:
+        seen.append((dict(server.state), None))
+        server.state = {"count": server.state.get("count", 0) + 1, "vector": server.params.clone()}
+        yield from plain(self, server)
+
+    steps = Finetune.local_steps
+
+    def local_steps(self: Finetune, client: Client, steps_: Any = None, **sent: Any) -> Any:
+        client.state["visits"] = int(client.state.get("visits", 0)) + 1  # type: ignore[call-overload]
+        client.remark(visits=client.state["visits"])
+        return steps(self, client, **sent)
+
+    monkeypatch.setattr(Finetune, "round", round_)
+    monkeypatch.setattr(Finetune, "local_steps", local_steps)
+    settings = {**QUICK, "method": "finetune", "workers": 1}
+    with monkeypatch.context() as inner:
+        _stop_after(2, inner)
+        with pytest.raises(Crash):
+            run("digits", out=tmp_path / "run", **settings)
+    seen.clear()
+    result = resume(tmp_path / "run")
+    assert seen[0][0]["count"] == 2
+    assert isinstance(seen[0][0]["vector"], torch.Tensor)
+    assert [line["clients"]["visits"][0] for line in result.metrics] == [1, 2, 3, 4]
+
+
+def test_state_round_trip(tmp_path: Path) -> None:
+    import torch
+
+    state = {"a": torch.arange(6).view(2, 3), "b": [1, {"c": "é"}], "d": 1.5, "e": torch.zeros(0)}
+    save_state(tmp_path / "s", state)
+    back = load_state(tmp_path / "s")
+    assert torch.equal(back.pop("a"), state["a"])  # type: ignore[arg-type]
+    assert back.pop("e").shape == (0,)
+    assert back == {"b": [1, {"c": "é"}], "d": 1.5}
