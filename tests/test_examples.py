@@ -79,7 +79,9 @@ def test_minimal_file_shows_what_memory_is_for(capsys: pytest.CaptureFixture[str
     assert without[0] < 0.1
 
 
-def test_own_model_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_model_and_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / "own_model_and_data.py"), run_name="__main__")
     accuracy = float(capsys.readouterr().out.split("accuracy ")[1].split("%")[0])

@@ -88,8 +88,8 @@ def test_ring_keeps_per_task_of_every_task(supplies: list[list[int]], per_task: 
     for task in finished_tasks(supplies, shared):
         memory.add(task, random)
     assert memory.samples is not None
-    for task, supply in enumerate(supplies):
-        assert int((memory.samples.task == task).sum()) == min(per_task, sum(supply))
+    for number, supply in enumerate(supplies):
+        assert int((memory.samples.task == number).sum()) == min(per_task, sum(supply))
 
 
 @given(task_lists, st.integers(1, 12), st.integers(1, 25), st.booleans(), seeds, st.booleans())
@@ -128,9 +128,9 @@ def test_ring_under_a_limit_loses_the_oldest_of_each_ring_first(
         free.add(task, rng(seed + position))
     assert bounded.samples is not None
     assert free.samples is not None
-    for task, label in ring_sizes(free.samples):
-        all_of_it = free.samples.x[(free.samples.task == task) & (free.samples.y == label)].flatten().tolist()
-        kept = bounded.samples.x[(bounded.samples.task == task) & (bounded.samples.y == label)].flatten().tolist()
+    for number, label in ring_sizes(free.samples):
+        all_of_it = free.samples.x[(free.samples.task == number) & (free.samples.y == label)].flatten().tolist()
+        kept = bounded.samples.x[(bounded.samples.task == number) & (bounded.samples.y == label)].flatten().tolist()
         assert kept == all_of_it[len(all_of_it) - len(kept) :]
 
 

@@ -149,9 +149,7 @@ def test_resuming_a_finished_run_changes_nothing(unbroken: Path) -> None:
     assert before == {p: p.stat().st_mtime_ns for p in unbroken.rglob("*") if p.is_file() and p.name != ".lock"}
 
 
-def test_resume_with_another_number_of_workers(
-    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_with_another_number_of_workers(tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
     _stop_after(4, monkeypatch)
     with pytest.raises(Crash):

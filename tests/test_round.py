@@ -178,9 +178,7 @@ def test_order_of_clients_changes_nothing(
 
 @settings(max_examples=40, deadline=None)
 @given(clients, starts, st.floats(0, 1))
-def test_drift_cancels_in_the_mean(
-    data: tuple[list[list[Row]], list[list[Row]]], start: Row, drift: float
-) -> None:
+def test_drift_cancels_in_the_mean(data: tuple[list[list[Row]], list[list[Row]]], start: Row, drift: float) -> None:
     """Σ p_i Δ_i = α m + β Σ p_i a_i with adaptation off: one local step is then a plain gradient step."""
     lab = Lab(*data, start, steps=1, batch=99, cflag={"adapt": "off", "estimator": "iag", "drift": drift})
     x = torch.tensor(start, dtype=torch.float64)

@@ -1,0 +1,212 @@
+"""The command line as a person meets it: quick help, clear errors, exit codes, nothing overwritten."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import cflag
+from cflag.cli import KINDS, main
+from cflag.config import parse_setting, resolve
+from cflag.errors import UserError
+from cflag.presets import preset_names
+from tests.test_engine import QUICK
+
+FLAGS = [f"--set={k}={v}" for k, v in QUICK.items()]
+
+
+def fails(argv: list[str], capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
+    """Run a command that must fail; return its one line."""
+    assert main(argv) == code
+    captured = capsys.readouterr()
+    assert len(captured.err.strip().splitlines()) == 1
+    assert captured.err.startswith("cflag: ")
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"], ["--version"], ["list", "methods"], ["data", "list"],
+                                  ["list", "presets"], ["list", "sources"], ["list", "models"]])  # fmt: skip
+def test_quick_commands_do_not_import_torch(argv: list[str]) -> None:
+    program = (
+        "import sys\nfrom cflag.cli import main\n"
+        f"try:\n    code = main({argv!r})\nexcept SystemExit as stop:\n    code = stop.code\n"
+        "assert not code, code\nassert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"cflag {cflag.__version__}\n"
+
+
+def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = {
+        "methods": {"cflag", "finetune"},
+        "sources": {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "har"},
+        "models": {"mlp", "cnn", "cnn1d", "resnet18", "resnet50"},
+        "memories": {"ring", "reservoir", "none"},
+        "presets": {"digits", "cifar10-lite"},
+    }
+    assert set(expected) == set(KINDS)
+    for kind, names in expected.items():
+        assert main(["list", kind]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert names <= {line.split()[0] for line in lines}
+        assert all(len(line.split()) > 2 for line in lines)  # each with a word about it
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("method=cflg", "unknown method 'cflg'; did you mean 'cflag'?"),
+        ("source=cifar11", "unknown source 'cifar11'; did you mean 'cifar10"),
+        ("model=resnet19", "unknown model 'resnet19'; did you mean 'resnet18'?"),
+        ("memory.kind=rign", "unknown memory 'rign'; did you mean 'ring'?"),
+        ("rouns=3", "unknown key 'rouns'; did you mean 'rounds'?"),
+        ("beta=0.1", "unknown key 'beta'; did you mean 'cflag.beta'?"),
+        ("cflag.bta=0.1", "unknown key 'cflag.bta'; did you mean 'cflag.beta'?"),
+        ("memory.sampel=1", "unknown key 'memory.sampel'; did you mean 'memory.sample'?"),
+        ("cflga.beta=1", "unknown table 'cflga'; did you mean 'cflag'?"),
+        (
+            "scenario=clas",
+            "scenario = 'clas' must be 'task' or 'class' or 'permuted' or 'rotated' (did you mean 'class'?)",
+        ),
+        ("clients=0", "clients = 0 must be at least 1"),
+        ("clients=2.5", "clients = 2.5 must be a whole number"),
+        ("clients=true", "clients = True must be a whole number"),
+        ("rounds=0", "rounds = 0 must be at least 1"),
+        ("tasks=11", "tasks = 11 is more than the 10 classes of digits"),
+        ("zeta=0", "zeta = 0.0 must be positive"),
+        ("zeta=-1", "zeta = -1.0 must be positive"),
+        ("zeta=nan", "zeta = nan must be positive"),
+        ("epochs=0", "epochs = 0.0 must be positive"),
+        ("seed=-1", "seed = -1 must be at least 0"),
+        ("batch=0", "batch = 0 must be at least 1"),
+        ("memory.sample=41", "memory.sample = 41 is larger than memory.per_task = 40"),
+        ("memory.sample=0", "memory.sample = 0 must be at least 1"),
+        ("memory.limit_samples=5", "memory.sample = 20 is larger than memory.limit_samples = 5"),
+        ("cflag.beta=0", "cflag.beta = 0.0 must be positive"),
+        ("cflag.alpha=-0.1", "cflag.alpha = -0.1 must be positive"),
+        ("cflag.alpha=nan", "cflag.alpha = nan must be positive"),
+        ("cflag.smoothness=0", "cflag.smoothness = 0.0 must be positive"),
+        ("cflag.drift=1.5", "cflag.drift = 1.5 must lie between 0 and 1"),
+        ("cflag.alpha=0.3", "cflag.alpha = 0.3 is above alpha_cap = 0.2"),
+        ("cflag.adapt=yes", "cflag.adapt = 'yes' must be 'off' or 'average' or 'worst' or 'server'"),
+        ("device=tpuu", "device = 'tpuu' is not a device torch knows"),
+        ("clients=500", "too few for 500 clients"),
+        ("zeta=0.001", "no Dirichlet(zeta = 0.001) draw of 1000"),
+        ("rounds", "write key=value"),
+        ("memory=3", "unknown key 'memory'"),
+        ("method.x=3", "'method.x': 'method' is not a table"),
+        ("model=cnn1d", "model 'cnn1d' wants series"),
+        ("partition=subject", "wants a source that knows its subjects"),
+    ],
+)
+def test_bad_settings_end_in_one_line(
+    setting: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["--set", "method=cflag"] if setting.startswith("method.") else []
+    line = fails(["run", "digits", *base, "--set", setting, "--out", str(tmp_path / "run")], capsys)
+    assert says in line
+    assert not (tmp_path / "run").exists()  # nothing was begun
+
+
+def test_transference_needs_a_small_alpha(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["show", "digits", "--set", "cflag.alpha=0.2", "--set", "cflag.rules=both"]
+    assert "needs cflag.alpha < 1/smoothness = 0.2" in fails(argv, capsys)
+
+
+def test_unknown_preset_and_missing_or_broken_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unknown preset 'digit'; did you mean 'digits'?" in fails(["show", "digit"], capsys)
+    assert "there is no such file" in fails(["run", str(tmp_path / "no.toml")], capsys)
+    (tmp_path / "bad.toml").write_text("rounds = = 3")
+    assert "not a readable TOML file" in fails(["run", str(tmp_path / "bad.toml")], capsys)
+    assert "not a whole number" in fails(["run", "--seeds", "1,x"], capsys)
+
+
+def test_missing_data_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = fails(["run", "cifar10-lite", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out")], capsys)
+    assert "cflag data get cifar10" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_folder_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    for extra in ([], ["--seeds", "1,2"]):
+        line = fails(["run", "digits", *FLAGS, *extra, "--out", str(tmp_path)], capsys)
+        assert "already exists" in line
+    assert [p.name for p in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_without_out_each_run_gets_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert main(["run", "digits", "--quiet", *FLAGS]) == 0
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["digits-cflag-1234", "digits-cflag-1234-2"]
+
+
+def test_seeds_and_methods_make_one_folder_each_and_can_be_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "both"
+    argv = ["run", "digits", "--quiet", *FLAGS, "--methods", "cflag,finetune", "--seeds", "1,2", "--out", str(out)]
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    assert "cflag (2 seeds)" in text
+    assert "±" in text
+    folders = sorted(p.name for p in out.iterdir() if p.is_dir())
+    assert folders == ["1-cflag-1", "2-cflag-2", "3-finetune-1", "4-finetune-2"]
+    (out / "4-finetune-2" / "result.json").unlink()
+    assert main(["run", "--quiet", "--resume", str(out)]) == 0
+    assert json.loads((out / "4-finetune-2" / "result.json").read_text())["seed"] == 2
+
+
+def test_resume_refuses_what_it_cannot_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "holds no run to resume" in fails(["run", "--resume", str(tmp_path)], capsys)
+    assert "--set cannot be changed" in fails(["run", "--resume", str(tmp_path), "--set", "rounds=3"], capsys)
+
+
+def test_show_is_a_config_that_means_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for preset in preset_names():
+        assert main(["show", preset, "--set", "seed=7"]) == 0
+        text = capsys.readouterr().out
+        config = resolve(tomllib.loads(text))
+        assert config.seed == 7
+        assert config.to_toml() == text
+
+
+def test_a_toml_file_of_your_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.toml").write_text('method = "finetune"\nrounds = 3\n[finetune]\nlr = 0.5\n[cflag]\nbeta = 0.1\n')
+    assert main(["show", str(tmp_path / "mine.toml")]) == 0
+    shown = tomllib.loads(capsys.readouterr().out)
+    assert (shown["rounds"], shown["finetune"]) == (3, {"lr": 0.5})
+    assert "cflag" not in shown
+
+
+def test_settings_are_read_as_toml_or_as_a_word() -> None:
+    assert parse_setting("zeta=1e5") == ("zeta", 1e5)
+    assert parse_setting("cflag.alpha_cap=inf") == ("cflag.alpha_cap", float("inf"))
+    assert parse_setting("source = cifar10") == ("source", "cifar10")
+    assert parse_setting('source="har"') == ("source", "har")
+    with pytest.raises(UserError):
+        parse_setting("=3")
+
+
+def test_a_run_used_with_python_objects_cannot_be_resumed_blindly(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cflag.results.folder import RunFolder
+
+    RunFolder.create(tmp_path / "run", resolve({**QUICK, "source": "custom"}))
+    line = fails(["run", "--resume", str(tmp_path / "run")], capsys)
+    assert "resume it from Python with source=" in line
