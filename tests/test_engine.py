@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from cflag import Ask, Experiment, run
+from cflag import Answer, Ask, Experiment, run
 from cflag.config import load_raw, merge, resolve
 from cflag.conversation import nbytes
 from cflag.engines.lanes import WorkerLane
@@ -43,10 +43,10 @@ def without_times(path: Path) -> list[dict[str, Any]]:
 def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, settings: dict[str, Any]) -> None:
     for workers in (1, 2, 3):
         run("digits", out=tmp_path / str(workers), **{**QUICK, **settings, "workers": workers})
-    for workers in ("2", "3"):
-        assert without_times(tmp_path / "1") == without_times(tmp_path / workers)
-        models = [(tmp_path / w / "model.safetensors").read_bytes() for w in ("1", workers)]
-        assert models[0] == models[1]
+    alone, *others = (tmp_path / name for name in ("1", "2", "3"))
+    for other in others:
+        assert without_times(alone) == without_times(other)
+        assert (alone / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
 
 
 def test_same_seed_same_numbers_other_seed_other_numbers(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_weighted_mean_by_hand() -> None:
 def test_answers_that_do_not_match_are_refused() -> None:
     mean = RunningMean()
     mean.add({"v": torch.zeros(2)}, 0.5, 0)
-    with pytest.raises(CflagError, match="client 3 answered .* where client 0 answered"):
+    with pytest.raises(CflagError, match=r"client 3 answered .* where client 0 answered"):
         mean.add({"v": torch.zeros(3)}, 0.5, 3)
 
 
@@ -90,7 +90,7 @@ def test_sizes_of_what_travels() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_divergence_names_task_round_and_client(workers: int) -> None:
-    rows = [*ROWS[:2], [(float("inf"), 0.0, 0.0, 1.0)]]
+    rows: list[list[Row]] = [*ROWS[:2], [(float("inf"), 0.0, 0.0, 1.0)]]
     lab = Lab(ROWS, rows, (0.1, 0.1, 0.1), workers=workers)
     lab.server.round = 3
     with pytest.raises(DivergedError, match=r"client 2's .* not finite in task 2, round 4 \(question 'gradients'\)"):
@@ -112,7 +112,7 @@ def test_a_killed_worker_is_reported() -> None:
     assert isinstance(lane, WorkerLane)
     assert lane.process.pid is not None
     os.kill(lane.process.pid, signal.SIGKILL)
-    with pytest.raises(CflagError, match="worker process 1 ended unexpectedly .killed by signal 9"):
+    with pytest.raises(CflagError, match=r"worker process 1 ended unexpectedly .killed by signal 9"):
         lab.round()
     lab.engine.close()
 
@@ -125,7 +125,7 @@ def test_a_defect_in_a_worker_shows_where() -> None:
 
 
 def _ask(name: str) -> Ask:
-    def question() -> dict[str, float]:
+    def question() -> Answer:
         return {}
 
     question.__name__ = name

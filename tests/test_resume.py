@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from cflag import Client, Server, run
-from cflag import files as cflag_files
 from cflag.cli import main
 from cflag.config import resolve
 from cflag.errors import CflagError, UserError
@@ -68,7 +67,7 @@ def test_a_crash_at_any_write_loses_nothing(
             raise Crash
         replace(source, target)
 
-    monkeypatch.setattr(cflag_files.os, "replace", dying)
+    monkeypatch.setattr("cflag.files.os.replace", dying)
     out = tmp_path / "run"
     with pytest.raises(Crash):
         run("digits", out=out, workers=1, **SETTINGS)
@@ -187,7 +186,7 @@ def test_a_full_disk_is_one_clear_line_and_loses_nothing(
         return append(self, record)
 
     monkeypatch.setattr(RunFolder, "append", full)
-    with pytest.raises(CflagError, match="disk is full .*last checkpoint is kept; free some space and continue with"):
+    with pytest.raises(CflagError, match=r"disk is full .*last checkpoint is kept; free some space and continue with"):
         run("digits", out=out, **SETTINGS)
     monkeypatch.undo()
     assert load_state(out / "checkpoint" / "server.safetensors")["done"] == 4
@@ -219,19 +218,20 @@ def test_state_of_a_method_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     from cflag.methods.finetune import Finetune
 
-    seen: list[tuple[Any, Any]] = []
+    seen: list[dict[str, Any]] = []
     plain = Finetune.round
 
     def round_(self: Finetune, server: Server) -> Any:
-        seen.append((dict(server.state), None))
-        server.state = {"count": server.state.get("count", 0) + 1, "vector": server.params.clone()}
+        seen.append(dict(server.state))
+        server.state = {"count": seen[-1].get("count", 0) + 1, "vector": server.params.clone()}
         yield from plain(self, server)
 
     steps = Finetune.local_steps
 
-    def local_steps(self: Finetune, client: Client, steps_: Any = None, **sent: Any) -> Any:
-        client.state["visits"] = int(client.state.get("visits", 0)) + 1  # type: ignore[call-overload]
-        client.remark(visits=client.state["visits"])
+    def local_steps(self: Finetune, client: Client, **sent: Any) -> Any:
+        visits = int(str(client.state.get("visits", 0))) + 1
+        client.state["visits"] = visits
+        client.remark(visits=visits)
         return steps(self, client, **sent)
 
     monkeypatch.setattr(Finetune, "round", round_)
@@ -243,8 +243,8 @@ def test_state_of_a_method_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             run("digits", out=tmp_path / "run", **settings)
     seen.clear()
     result = resume(tmp_path / "run")
-    assert seen[0][0]["count"] == 2
-    assert isinstance(seen[0][0]["vector"], torch.Tensor)
+    assert seen[0]["count"] == 2
+    assert isinstance(seen[0]["vector"], torch.Tensor)
     assert [line["clients"]["visits"][0] for line in result.metrics] == [1, 2, 3, 4]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,10 @@ from cflag.errors import CflagError, InterruptedRunError, UserError
 
 if TYPE_CHECKING:
     from cflag.config import Config
+    from cflag.experiment import Experiment
     from cflag.results.result import Result
+
+    Experiments = Iterator[tuple[Path, Experiment]]
 
 KINDS = ("methods", "sources", "models", "memories", "presets")
 
@@ -108,18 +112,11 @@ def _run(args: argparse.Namespace) -> None:
 
     console = Console()
     display = Quiet() if args.quiet else Bar(console)
-    if args.resume is not None:
-        _refuse_with_resume(args)
-        root, folders = args.resume, _folders_in(args.resume)
-    else:
-        root, folders = _make_folders(args)
-    from cflag.experiment import Experiment
-    from cflag.results.folder import RunFolder
-
+    root, experiments = _resumed(args) if args.resume is not None else _begun(args)
     results: list[Result] = []
-    for folder in folders:
+    for folder, experiment in experiments:
         try:
-            results.append(Experiment(RunFolder.open(folder).config()).resume(folder, display))
+            results.append(experiment.resume(folder, display))
         except InterruptedRunError:
             raise InterruptedRunError(
                 f"stopped; all finished rounds are saved; continue with: cflag run --resume {root}"
@@ -128,6 +125,16 @@ def _run(args: argparse.Namespace) -> None:
     if len(results) > 1:
         for path in _compare_figure(results, root):
             console.print(f"together: {path}", highlight=False, soft_wrap=True)
+
+
+def _resumed(args: argparse.Namespace) -> tuple[Path, Experiments]:
+    """Open the run folder, or each of those in a folder of several."""
+    from cflag.experiment import Experiment
+    from cflag.results.folder import RunFolder
+
+    _refuse_with_resume(args)
+    folders = _folders_in(args.resume)
+    return args.resume, ((folder, Experiment(RunFolder.open(folder).config())) for folder in folders)
 
 
 def _refuse_with_resume(args: argparse.Namespace) -> None:
@@ -148,26 +155,25 @@ def _folders_in(root: Path) -> list[Path]:
     return inner
 
 
-def _make_folders(args: argparse.Namespace) -> tuple[Path, list[Path]]:
+def _begun(args: argparse.Namespace) -> tuple[Path, Experiments]:
     """Make one folder a run, all of them before the first starts, so that --resume finds what is still to do."""
     from cflag.experiment import Experiment, new_folder
-    from cflag.results.folder import RunFolder
+    from cflag.results.folder import RunFolder, refuse_existing
 
     methods = args.methods.split(",") if args.methods else [None]
     seeds = [_seed(text) for text in args.seeds.split(",")] if args.seeds else [None]
     configs = _configs(args, methods, seeds)
-    Experiment(configs[0])  # missing data and the like come to light before a folder is made
+    first = Experiment(configs[0])  # missing data and the like come to light before a folder is made
     stem = Path(args.preset or "digits").stem
     if len(configs) == 1:
         root = args.out or new_folder(f"{stem}-{configs[0].method}-{configs[0].seed}")
-        return root, [RunFolder.create(root, configs[0]).path]
+        return root, iter([(RunFolder.create(root, configs[0]).path, first)])
     root = args.out or new_folder(stem)
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise UserError(f"{root} already exists; choose another --out, or continue with: cflag run --resume {root}")
-    order = {config: k for k, config in enumerate(configs, 1)}
-    return root, [
-        RunFolder.create(root / f"{k}-{config.method}-{config.seed}", config).path for config, k in order.items()
-    ]
+    refuse_existing(root)
+    names = [f"{k}-{config.method}-{config.seed}" for k, config in enumerate(configs, 1)]
+    folders = [RunFolder.create(root / name, config).path for name, config in zip(names, configs, strict=True)]
+    others = ((folder, Experiment(config)) for folder, config in zip(folders[1:], configs[1:], strict=True))
+    return root, chain([(folders[0], first)], others)
 
 
 def _seed(text: str) -> int:

@@ -72,19 +72,13 @@ def draw_matrix(result: Result) -> Figure:
     figure, axes = _axes(1.6 + 0.62 * size, 1.4 + 0.55 * size)
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    image = axes.imshow([[100 * v for v in row] for row in rows], cmap="YlGnBu", vmin=0, vmax=100, aspect="auto")
-    for i, row in enumerate(rows):
+    learned = [[1.0 if j <= i else 0.35 for j in range(size)] for i in range(size)]
+    percent = [[100 * v for v in row] for row in rows]
+    image = axes.imshow(percent, alpha=learned, cmap="YlGnBu", vmin=0, vmax=100, aspect="auto")
+    for i, row in enumerate(percent):
         for j, value in enumerate(row):
-            colour = "white" if value > 0.6 else INK
-            axes.text(
-                j,
-                i,
-                f"{100 * value:.0f}",
-                ha="center",
-                va="center",
-                color=colour,
-                alpha=1 if j <= i else 0.45,
-            )
+            colour = "white" if value > 60 and j <= i else INK
+            axes.text(j, i, f"{value:.0f}", ha="center", va="center", color=colour)
     names = [str(k + 1) for k in range(size)]
     axes.set_xticks(range(size), names)
     axes.set_yticks(range(size), names)
@@ -110,6 +104,7 @@ def draw_gamma(result: Result) -> Figure:
         title=f"Forgetting term, {result.method}",
         xlim=(0.5, len(records) + 0.5),
     )
+    axes.margins(y=0.15)  # room for the task names
     if points:
         axes.plot(*zip(*points, strict=True), marker=".", color=COLOURS[0])
     else:

@@ -33,10 +33,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
         """Make a new run folder; refuse one that is already there."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(
-                f"{path} already exists; choose another --out, or continue it with: cflag run --resume {path}"
-            )
+        refuse_existing(path)
         folder = cls(path)
         try:
             folder.checkpoints.mkdir(parents=True)
@@ -105,3 +102,9 @@ class RunFolder:
         save_state(self.path / "model.safetensors", model)
         write_figures(result, self.path / "figures")
         write_json(self.path / "result.json", result.to_dict())
+
+
+def refuse_existing(path: Path) -> None:
+    """Nothing that is already there is ever overwritten."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"{path} already exists; choose another --out, or continue it with: cflag run --resume {path}")
