@@ -86,3 +86,15 @@ def test_own_model_and_data(
     runpy.run_path(str(EXAMPLES / "own_model_and_data.py"), run_name="__main__")
     accuracy = float(capsys.readouterr().out.split("accuracy ")[1].split("%")[0])
     assert accuracy > 90
+
+
+def test_the_python_example_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(1)
+    code = (EXAMPLES.parent / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    assert len(code.strip().splitlines()) <= 15
+    exec(code, {})
+    accuracy = float(capsys.readouterr().out.split()[0])
+    assert accuracy > 0.9

@@ -52,12 +52,15 @@ def _axes(width: float = 6.0, height: float = 3.6) -> tuple[Figure, Axes]:
 
 
 def draw_accuracy(results: Sequence[Result]) -> Figure:
-    """Mean accuracy over the tasks learned so far, after each task; one line a run."""
+    """Mean accuracy over the tasks learned so far, after each task; a line a method, a band over its seeds."""
     figure, axes = _axes()
-    for k, result in enumerate(results):
-        rows = result.accuracy_matrix
-        seen = [100 * fmean(row[: i + 1]) for i, row in enumerate(rows)]
-        axes.plot(range(1, len(rows) + 1), seen, marker="o", color=COLOURS[k % len(COLOURS)], label=result.method)
+    for k, method in enumerate(dict.fromkeys(r.method for r in results)):
+        runs = [r.accuracy_matrix for r in results if r.method == method]
+        seen = [[100 * fmean(row[: i + 1]) for i, row in enumerate(matrix)] for matrix in runs]
+        tasks, colour = range(1, len(seen[0]) + 1), COLOURS[k % len(COLOURS)]
+        across = list(zip(*seen, strict=True))
+        axes.plot(tasks, [fmean(values) for values in across], marker="o", color=colour, label=method)
+        axes.fill_between(tasks, [min(v) for v in across], [max(v) for v in across], color=colour, alpha=0.15, lw=0)
     axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)", title="Accuracy after each task")
     axes.set_xticks(range(1, len(results[0].accuracy_matrix) + 1))
     axes.set_ylim(top=101)
