@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -239,7 +239,7 @@ def test_dirichlet_draw_of_nan_counts_as_failed(monkeypatch: pytest.MonkeyPatch)
 def test_minimum_larger_than_the_task_allows_is_refused(partition: str) -> None:
     with pytest.raises(UserError, match="min_samples = 11"):
         benchmark(numbered([25, 25]), partition=partition, clients=5, min_samples=11)
-    dealt = benchmark(numbered([25, 25]), partition="iid", clients=5, min_samples=10)
+    dealt = benchmark(numbered([25, 25]), partition=partition, clients=5, min_samples=10)
     assert [dealt.size(c, 0) for c in range(5)] == [10] * 5
 
 
@@ -284,6 +284,8 @@ def test_partition_by_subject_refuses_sources_without_subjects_and_clients_witho
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.sampled_from(["task", "class"]), seeds)
+@example(5, 5, "task", 1)
+@example(5, 6, "task", 1)
 @settings(deadline=None, max_examples=30)
 def test_tasks_share_out_all_classes_as_evenly_as_possible(classes: int, tasks: int, scenario: str, seed: int) -> None:
     source = numbered([1] * classes)
@@ -371,6 +373,27 @@ def test_last_rotation_is_a_half_turn_and_the_first_none(shape: tuple[int, ...],
 
 def _distance(one: Tensor, other: Tensor) -> float:
     return float((one.double() - other.double()).abs().max())
+
+
+def test_rotation_by_an_eighth_turn_interpolates_between_pixels() -> None:
+    x = torch.randint(0, 256, (1, 1, 5, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    turned = make_tasks(images(x, 1), "rotated", 5, "seeded", 1)[1].transform(x)
+    assert min(_distance(turned[0, 0], _turned_slowly(x[0, 0], way * math.pi / 4)) for way in (1, -1)) <= 0.501
+
+
+def _turned_slowly(image: Tensor, angle: float) -> Tensor:
+    """Turn a square image about its centre: each pixel is mixed from the four around the place it came from."""
+    size, middle = len(image), (len(image) - 1) / 2
+    result = torch.zeros(size, size)
+    for i in range(size):
+        for j in range(size):
+            y, x = i - middle, j - middle
+            row = middle + math.cos(angle) * y + math.sin(angle) * x
+            column = middle - math.sin(angle) * y + math.cos(angle) * x
+            for r in range(size):
+                for c in range(size):
+                    result[i, j] += max(0, 1 - abs(r - row)) * max(0, 1 - abs(c - column)) * float(image[r, c])
+    return result
 
 
 def test_only_images_can_be_rotated() -> None:
@@ -464,7 +487,7 @@ def test_heads_belong_to_the_tasks_classes() -> None:
 
 def test_streams_of_equal_names_are_equal_and_of_different_names_differ() -> None:
     names: list[tuple[Any, ...]] = [
-        (1, "a"), (2, "a"), (1, "b"), (1, "a", 0), (1, "a", 1), (1, "a", 0, 1), (1, "a", 1, 0), (1, "a", 11), (11, "a")
+        (1, "a"), (2, "a"), (1, "b"), (1, "a", 0), (1, "a", 1), (1, "a", 0, 1), (1, "a", 1, 0), (1, "a", 11), (1, "a", 1, 1), (11, "a")
     ]  # fmt: skip
 
     def numbers(name: tuple[Any, ...]) -> tuple[float, ...]:

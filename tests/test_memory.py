@@ -210,9 +210,9 @@ def test_reservoir_keeps_everything_up_to_its_capacity_and_never_more(
         assert names(memory) == Samples.cat(finished_tasks(supplies)).x.flatten().tolist()
 
 
-def test_reservoir_is_a_uniform_sample_of_all_tasks() -> None:
-    runs, capacity, total = 2000, 6, 24
-    tasks = finished_tasks([[5, 5], [4], [7, 3]])
+@pytest.mark.parametrize(("capacity", "supplies"), [(6, [[5, 5], [4], [7, 3]]), (2, [[1, 1], [1]])])
+def test_reservoir_is_a_uniform_sample_of_all_tasks(capacity: int, supplies: list[list[int]]) -> None:
+    runs, tasks, total = 2000, finished_tasks(supplies), sum(map(sum, supplies))
     counts: Counter[float] = Counter()
     for seed in range(runs):
         memory, random = Reservoir(MemoryOptions("reservoir", capacity)), rng(seed)

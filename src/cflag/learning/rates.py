@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 
 from torch import Tensor
 
@@ -48,17 +48,22 @@ class RateRule:
 
     def adapt(self, overlap: Overlap, weight: float) -> Rates:
         """Return α_i and β_i; `weight` is p_i in the average case, N p_i in the worst, 1 for the server's β*."""
-        if overlap.memory <= 0:
-            return Rates(self.alpha, self.beta, "none")
-        case = "transference" if overlap.inner > 0 else "interference"
+        case = "none" if overlap.memory <= 0 else "transference" if overlap.inner > 0 else "interference"
         if case not in self.rules:
             return Rates(self.alpha, self.beta, case)
         if case == "interference":
-            alpha = self.alpha - self.beta * overlap.inner / overlap.memory
+            alpha = self.alpha - self.beta * _ratio(overlap.inner, overlap.memory)
             return Rates(min(alpha, self.alpha_cap), self.beta, case, int(alpha > self.alpha_cap))
         L = self.smoothness
-        beta = (1 - L * self.alpha) * overlap.inner / (L * weight * overlap.steps)
+        best = _ratio((1 - L * self.alpha) * overlap.inner, L * weight * overlap.steps)
+        beta = best or self.beta  # no step at all: no best rate for it
         return Rates(self.alpha, min(beta, self.beta_cap), case, int(beta > self.beta_cap))
+
+
+def _ratio(above: float, below: float) -> float:
+    """Return above / below, and 0 where vanishing vectors leave no meaningful ratio."""
+    ratio = above / below if below else 0.0
+    return ratio if isfinite(ratio) else 0.0
 
 
 def forgetting_term(overlap: Overlap, rule: RateRule) -> float:

@@ -1,13 +1,22 @@
-"""What a method is."""
+"""What a method is, and the frame of those that only change the local steps."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from cflag.conversation import Conversation
+from torch import Tensor
+
+from cflag.conversation import Answer, Ask, Conversation, Value
+from cflag.data.samples import Samples
+from cflag.errors import UserError
+from cflag.learning.estimators import Components
+from cflag.learning.optimisers import make_optimiser
 
 if TYPE_CHECKING:
+    from cflag.client import Client
     from cflag.server import Server
 
 
@@ -50,8 +59,14 @@ class Method:
         raise NotImplementedError
 
     def end_task(self, server: Server) -> Conversation:
-        """After a task's last round, before it is evaluated."""
-        yield from ()
+        """After a task's last round, before it is evaluated: with a memory, the finished task goes there."""
+        if self.uses_memory:
+            yield Ask(self.remember)
+
+    def remember(self, client: Client) -> Answer:
+        """Choose which samples of the finished task stay in memory."""
+        client.memory.add(client.data, client.rng("remember"))
+        return {}
 
     def steps(self, server: Server) -> int:
         """E, the number of local steps: the same for every client, or Σ p_i E (g − g_i) would not vanish.
@@ -62,3 +77,59 @@ class Method:
             return self.local.steps
         batches = [-(-size // self.local.batch) for size in server.sizes.values()]
         return max(1, round(self.local.epochs * sum(batches) / len(batches)))
+
+
+@dataclass(frozen=True)
+class FedAvgSettings:
+    """The learning rate of the local steps."""
+
+    lr: float = 0.05
+
+    def check(self) -> None:
+        """Refuse numbers that cannot work."""
+        require_positive(self, "lr")
+
+
+class FedAvg(Method):
+    """FedAvg (McMahan et al., 2017): clients take E mini-batch steps and send their displacement.
+
+    Methods that only change the local steps override `direction`. Unlike common FedAvg code every client takes the
+    same number of steps, as in all methods here, so that comparisons are at equal cost.
+    """
+
+    Settings = FedAvgSettings
+
+    def round(self, server: Server) -> Conversation:
+        """Ask for local training; move by the mean displacement."""
+        mean = yield Ask(self.local_steps, steps=self.steps(server), **self.sent(server))
+        server.params -= mean.delta
+        server.buffers = mean.buffers
+
+    def sent(self, server: Server) -> dict[str, Value | None]:
+        """Return what clients need for their steps beside the model."""
+        return {}
+
+    def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
+        """E steps along `direction` from the global model."""
+        start = client.params.clone()
+        optimiser = make_optimiser(self.local.optimizer)
+        for batch in islice(self.batches(client), steps):
+            client.params -= self.settings.lr * optimiser(self.direction(client, batch, **sent))
+        return {"delta": start - client.params, "buffers": client.buffers}
+
+    def batches(self, client: Client) -> Iterator[Samples]:
+        """Yield the client's mini-batches, pass after pass, each in a new order."""
+        components = Components(client, self.local.batch, "shuffled")
+        return (components.parts[j] for j in components.visits())
+
+    def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:
+        """Return the direction of one local step: here the mini-batch gradient."""
+        return client.value_and_grad(batch)[1]
+
+
+def require_positive(settings: Any, *names: str) -> None:
+    """Refuse settings that are not positive numbers (the table's name is the method's)."""
+    table = type(settings).__name__.removesuffix("Settings").lower()
+    for name in names:
+        if not getattr(settings, name) > 0:
+            raise UserError(f"{table}.{name} = {getattr(settings, name)} must be positive")

@@ -103,10 +103,6 @@ class CFlag(Method):
         server.params -= mean.delta  # line 12
         server.buffers = mean.buffers
 
-    def end_task(self, server: Server) -> Conversation:
-        """The finished task joins the past: clients fill their memory."""
-        yield Ask(self.remember)
-
     # On a client ------------------------------------------------------------------------------------------------------
 
     def gradients(self, client: Client) -> Answer:
@@ -148,11 +144,6 @@ class CFlag(Method):
         if "transference" in rule.rules and self.settings.measure_gamma:
             answer["a"] = a
         return answer
-
-    def remember(self, client: Client) -> Answer:
-        """Choose which samples of the finished task stay in memory."""
-        client.memory.add(client.data, client.rng("remember"))
-        return {}
 
     def components(self, client: Client) -> Components:
         """Cut the client's current data into the components g_{i,j}."""
