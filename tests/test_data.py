@@ -487,7 +487,8 @@ def test_heads_belong_to_the_tasks_classes() -> None:
 
 def test_streams_of_equal_names_are_equal_and_of_different_names_differ() -> None:
     names: list[tuple[Any, ...]] = [
-        (1, "a"), (2, "a"), (1, "b"), (1, "a", 0), (1, "a", 1), (1, "a", 0, 1), (1, "a", 1, 0), (1, "a", 11), (1, "a", 1, 1), (11, "a")
+        (1, "a"), (2, "a"), (11, "a"), (1, "b"), (1, "a", 0), (1, "a", 1), (1, "a", 11), (1, "a", 1, 1),
+        (1, "a", 0, 1), (1, "a", 1, 0),
     ]  # fmt: skip
 
     def numbers(name: tuple[Any, ...]) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ class Client:
     def __init__(self, number: int, seed: int, learner: Learner, memory: Memory) -> None:
         self.number = number
         self.memory = memory
-        self.state: dict[str, object] = {}
+        self.state: dict[str, Any] = {}
         self.data: Samples
         self.occasion = Occasion(0, -1, 0, 0)
         self.cost = Cost()
@@ -40,6 +40,7 @@ class Client:
         self._seed = seed
         self._learner = learner
         self._scratch: dict[str, object] = {}
+        self._replay: np.random.Generator | None = None
 
     @property
     def params(self) -> Tensor:
@@ -83,6 +84,21 @@ class Client:
         loss, gradient = self._learner.value_and_grad(samples)
         self._losses.append(("memory_loss" if old == len(samples) else "loss", loss, len(samples)))
         return loss, gradient
+
+    def replay(self, count: int) -> Samples | None:
+        """Draw memory samples for a local step; each call of a round draws anew. None while the memory is empty."""
+        if self._replay is None:
+            self._replay = self.rng("replay")
+        return self.memory.draw(self._replay, count)
+
+    def probabilities(self, samples: Samples) -> Tensor:
+        """Return the model's predicted probability of each class, at `params`, closed heads at zero."""
+        return self._learner.probabilities(samples)
+
+    def mean_squared_gradient(self, samples: Samples) -> Tensor:
+        """Return the mean of the samples' own squared gradients, counted like any other gradients."""
+        self.cost.current += len(samples)
+        return self._learner.mean_squared_gradient(samples)
 
     def remark(self, **values: float | str) -> None:
         """Note something about this client for the metrics; no method's result may depend on it."""
@@ -131,7 +147,7 @@ class Client:
         if occasion != self.occasion:
             self._scratch.clear()
         self.occasion = occasion
-        self.cost, self.remarks, self._losses = Cost(), {}, []
+        self.cost, self.remarks, self._losses, self._replay = Cost(), {}, [], None
         self._learner.current = occasion.task
         self._reseed(question)
 

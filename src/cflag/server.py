@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -24,7 +25,7 @@ class Server:
     task: int = 0
     round: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
-    state: dict[str, object] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
     remarks: dict[str, float] = field(default_factory=dict)
 
     def remark(self, **values: float) -> None:

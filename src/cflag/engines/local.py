@@ -7,6 +7,7 @@ changes no number in the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def _check_finite(reply: Reply, number: int, ask: Ask, server: Server) -> None:
     """Refuse an answer that is no longer a number, before it reaches the model."""
     values = {**reply.answer, **{k: v for k, v in reply.remarks.items() if isinstance(v, float)}}
     for name, value in values.items():
-        if not bool(torch.isfinite(torch.as_tensor(value)).all()):
+        if not (torch.isfinite(value).all() if isinstance(value, Tensor) else isfinite(value)):
             raise DivergedError(
                 f"client {number}'s {name} is not finite in task {server.task + 1}, round {server.round + 1} "
                 f"(question '{ask.question}'): training diverged; try a smaller learning rate"

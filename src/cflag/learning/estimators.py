@@ -22,13 +22,13 @@ class Components:
     """A client's current data C^i cut into components g_{i,j}: one sample in the theory, a mini-batch in practice.
 
     Cyclic components are the data as they lie; otherwise they are dealt anew each round. Components may differ in
-    size, so their mean is weighted by it; then the mean of all is the full gradient.
+    size, so their mean is weighted by it; then the mean of all is the full gradient. `data` may be other samples.
     """
 
-    def __init__(self, client: Client, size: int, order: str) -> None:
+    def __init__(self, client: Client, size: int, order: str, data: Samples | None = None) -> None:
         self.client = client
         self.order = order
-        data = client.data
+        data = client.data if data is None else data
         if order != "cyclic":
             data = data[torch.from_numpy(client.rng("components").permutation(len(data)))]
         self.parts: list[Samples] = data.split(size)

@@ -80,9 +80,36 @@ class Learner:
     def value_and_grad(self, samples: Samples) -> tuple[float, Tensor]:
         """Return the mean loss on samples and its gradient as a new flat vector."""
         self.model.train()
-        loss = self.loss(samples)
+        try:
+            loss = self.loss(samples)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise UserError(
+                f"batch norm cannot learn from a mini-batch of {len(samples)} on maps this small; "
+                "use norm = 'group', another batch size or larger images"
+            ) from None
+        return loss.item(), self._gradient(loss)
+
+    def mean_squared_gradient(self, samples: Samples) -> Tensor:
+        """Return the mean over samples of each one's squared gradient, with batch-norm statistics as they are."""
+        self.model.eval()
+        total = torch.zeros_like(self.params)
+        for one in samples.split(1):
+            total += self._gradient(self.loss(one)) ** 2
+        return total / len(samples)
+
+    def _gradient(self, loss: Tensor) -> Tensor:
         grads = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        return loss.item(), torch.cat([g.reshape(-1) for g in grads])
+        return torch.cat([g.reshape(-1) for g in grads])
+
+    @torch.no_grad()
+    def probabilities(self, samples: Samples) -> Tensor:
+        """Return the predicted probabilities, closed heads at zero."""
+        self.model.eval()
+        here = samples.to(self.device)
+        logits = self.model(self.normalise(here.x))
+        return self.heads.mask(logits, here.task, self.current).softmax(1)
 
     @torch.inference_mode()
     def correct(self, samples: Samples, batch: int = 500) -> Tensor:

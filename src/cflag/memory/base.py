@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cflag.data.samples import Samples
+from cflag.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class MemoryOptions:
             one = samples[:1]
             size = sum(t.numel() * t.element_size() for t in (one.x, one.y, one.task))
             bounds.append(self.limit_bytes // size)
+            if not bounds[-1]:
+                raise UserError(f"memory.limit_bytes = {self.limit_bytes} is less than one sample: {size} bytes")
         return min(bounds) if bounds else None
 
 
@@ -50,11 +53,11 @@ class Memory:
         """Take what this memory keeps of a finished task's samples."""
         raise NotImplementedError
 
-    def draw(self, rng: np.random.Generator) -> Samples | None:
-        """Draw this round's sample without replacement; None while the memory is empty."""
+    def draw(self, rng: np.random.Generator, count: int = 0) -> Samples | None:
+        """Draw `count` samples (this round's `sample` by default) without replacement; None while it is empty."""
         if self.samples is None or not len(self.samples):
             return None
-        count = min(self.options.sample, len(self.samples))
+        count = min(count or self.options.sample, len(self.samples))
         chosen = np.sort(rng.choice(len(self.samples), size=count, replace=False))
         return self.samples[torch.from_numpy(chosen)]
 

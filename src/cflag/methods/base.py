@@ -97,7 +97,7 @@ class FedAvg(Method):
     same number of steps, as in all methods here, so that comparisons are at equal cost.
     """
 
-    Settings = FedAvgSettings
+    Settings: ClassVar[type[Any]] = FedAvgSettings
 
     def round(self, server: Server) -> Conversation:
         """Ask for local training; move by the mean displacement."""

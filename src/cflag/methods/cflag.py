@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf, sqrt
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -88,7 +88,7 @@ class CFlagSettings:
 class CFlag(Method):
     """One memory step and E delayed-gradient steps a round, with adaptive rates."""
 
-    Settings = CFlagSettings
+    Settings: ClassVar[type[Any]] = CFlagSettings
     uses_memory = True
     settings: CFlagSettings
 

@@ -1,0 +1,34 @@
+"""FedTrack: gradient tracking with incrementally aggregated gradients (Mitra et al., 2021), without a memory.
+
+It is C-FLAG's round with m = 0 and fixed rates, and that is how it is written here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cflag.methods.base import LocalOptions, require_positive
+from cflag.methods.cflag import CFlag, CFlagSettings
+
+
+@dataclass(frozen=True)
+class FedTrackSettings:
+    """The rate β of the local steps, and how components are visited."""
+
+    beta: float = 0.05
+    order: Literal["cyclic", "shuffled", "random"] = "shuffled"
+
+    def check(self) -> None:
+        """Refuse numbers that cannot work."""
+        require_positive(self, "beta")
+
+
+class FedTrack(CFlag):
+    """The delayed-gradient round without memory."""
+
+    Settings = FedTrackSettings
+    uses_memory = False
+
+    def __init__(self, settings: FedTrackSettings, local: LocalOptions) -> None:
+        super().__init__(CFlagSettings(beta=settings.beta, order=settings.order, estimator="iag", adapt="off"), local)

@@ -1,0 +1,182 @@
+"""Each method does what its name says: numbers by hand, and tests that fail if it silently did nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cflag import run
+from cflag.methods.agem import project
+from cflag.registry import get_method, method_names
+from tests.quadratic import Lab, Row
+from tests.test_engine import QUICK
+
+PAST: list[list[Row]] = [[(1, 0, 0, -1)], [(0, 0, 1, 1)]]
+CURRENT: list[list[Row]] = [[(1, 0, 0, 1), (0, 1, 0, 2)], [(0, 0, 1, 3)]]
+ALL = [name for name in method_names() if name != "cflag"]
+
+
+def rate(method: str, value: float) -> dict[str, Any]:
+    return {method: {"beta" if method in ("cflag", "fedtrack") else "lr": value}}
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_every_method_learns_digits_end_to_end(method: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"tasks": 2, "rounds": 6, "batch": 16, "epochs": 2, "eval_every": 6}
+    result = run("digits", method=method, out=tmp_path / "run", **settings, **rate(method, 0.1))
+    assert result.accuracy_matrix[0][0] > 0.8
+    assert result.average_accuracy > 0.75
+    assert result.costs["gradients_current"] > 0
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_every_method_states_its_idea_and_settings(method: str) -> None:
+    cls = get_method(method)
+    settings = cls.Settings()
+    if hasattr(settings, "check"):
+        settings.check()
+    import importlib
+
+    text = importlib.import_module(cls.__module__).__doc__ or ""
+    assert len(text.split()) > 15
+
+
+def test_fine_tuning_by_hand() -> None:
+    """One step, full batches: x - lr Σ p_i g_i = 0 + 0.1 (1/3, 2/3, 1)."""
+    lab = Lab(PAST, CURRENT, (0, 0, 0), method="finetune", steps=1, batch=9, finetune={"lr": 0.1})
+    assert lab.round().tolist() == pytest.approx([0.1 / 3, 0.2 / 3, 0.1])
+
+
+def test_fedtrack_is_cflag_without_memory() -> None:
+    own = {"estimator": "iag", "adapt": "off", "beta": 0.1}
+    cflag = Lab(PAST, CURRENT, (0, 0, 0), steps=4, cflag=own, memory={"kind": "none"})
+    fedtrack = Lab(PAST, CURRENT, (0, 0, 0), steps=4, method="fedtrack", fedtrack={"beta": 0.1})
+    assert torch.equal(cflag.round(), fedtrack.round())
+    assert fedtrack.engine.settle().cost.memory == 0
+
+
+def test_replay_by_hand() -> None:
+    """Client 0 joins two current samples with its one memory sample: ⅓ [(-1,0,0) + (0,-2,0) + (1,0,0)];
+    client 1 one with one: ½ [(0,0,-3) + (0,0,-1)]."""
+    lab = Lab(PAST, CURRENT, (0, 0, 0), method="replay", steps=1, batch=9, replay={"lr": 0.1})
+    expected = [0.0, 0.1 * 2 / 3 * 2 / 3, 0.1 * 1 / 3 * 2]
+    assert lab.round().tolist() == pytest.approx(expected)
+    cost = lab.engine.settle().cost
+    assert (cost.current, cost.memory) == (3, 2)
+
+
+def test_replay_draws_anew_at_every_step() -> None:
+    past: list[Row] = [(1, 0, 0, k) for k in range(50)]
+    lab = Lab([past], [[(0, 0, 1, 1)]], (0, 0, 0), method="replay", steps=1)
+    client = lab.engine.lanes[0].host.clients[0]  # type: ignore[attr-defined]
+    client.begin_question("local_steps", client.occasion)
+    draws = [client.replay(5).x[:, -1].tolist() for _ in range(4)]
+    client.begin_question("local_steps", client.occasion)
+    again = [client.replay(5).x[:, -1].tolist() for _ in range(4)]
+    assert len({tuple(d) for d in draws}) > 1
+    assert draws == again
+
+
+vectors = st.lists(st.integers(-8, 8).map(float), min_size=4, max_size=4).map(torch.tensor)
+
+
+@given(vectors, vectors)
+def test_projection_removes_the_conflict_exactly(gradient: torch.Tensor, memory: torch.Tensor) -> None:
+    projected = project(gradient.double(), memory.double())
+    inner = float(gradient @ memory)
+    if inner >= 0:
+        assert torch.equal(projected, gradient.double())
+    else:
+        assert float(projected @ memory.double()) == pytest.approx(0, abs=1e-9)
+        # nothing but the memory's direction was touched
+        across = gradient.double() - (gradient @ memory / (memory @ memory)).double() * memory.double()
+        torch.testing.assert_close(projected, across, rtol=1e-5, atol=1e-6)
+
+
+def test_agem_by_hand() -> None:
+    """Client 0: v = (-½, -1, 0), memory (1, 0, 0): conflict, so (0, -1, 0). Client 1 agrees: (0, 0, -3)."""
+    lab = Lab(PAST, CURRENT, (0, 0, 0), method="agem", steps=1, batch=9, agem={"lr": 0.1})
+    assert lab.round().tolist() == pytest.approx([0, 0.1 * 2 / 3, 0.1])
+
+
+def test_nccl_by_hand() -> None:
+    """Client 0 interferes: Λ = -½, α = lr (1 + ½), β = lr. Client 1 agrees: Λ = 3, β = (1 - Lα) 3 / (L 9) = 1/30."""
+    lab = Lab(PAST, CURRENT, (0, 0, 0), method="nccl", steps=1, batch=9, nccl={"lr": 0.1, "smoothness": 5.0})
+    step0 = torch.tensor([0.15 * 1 - 0.1 / 2, -0.1, 0.0])
+    step1 = torch.tensor([0.0, 0.0, -0.1 * 1 - 3 / 30])
+    expected = -(2 / 3 * step0 + 1 / 3 * step1)
+    assert lab.round().tolist() == pytest.approx(expected.tolist())
+
+
+def ewc_lab(**own: Any) -> Lab:
+    return Lab(PAST, CURRENT, (0, 0, 0), method="ewc", steps=1, batch=9, ewc={"lr": 0.1, "strength": 2.0, **own})
+
+
+def test_fisher_by_hand() -> None:
+    """Task 1 at x = 0: squared gradients (1,0,0) and (0,0,1), one sample a client, equal weights."""
+    lab = ewc_lab()
+    assert lab.server.state["fisher"].tolist() == pytest.approx([0.5, 0, 0.5])
+    assert lab.server.state["pull"].tolist() == pytest.approx([0, 0, 0])
+
+
+def test_ewc_penalty_pulls_the_parameters_that_are_trained() -> None:
+    """Away from the anchor x* = 0 the step gains λ F x; a penalty on another model would leave it unchanged."""
+    lab = ewc_lab()
+    away = torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64)
+    lab.server.params.copy_(away)
+    # gradients at (1, 1, 1): client 0 ½ [(0,0,0) + (0,-1,0)], client 1 (0,0,-2); penalty 2 · (½, 0, ½) x = (1, 0, 1)
+    expected = away - 0.1 * torch.tensor([1.0, -1 / 3, -2 / 3 + 1.0])
+    assert lab.round().tolist() == pytest.approx(expected.tolist())
+
+
+def test_ewc_penalty_acts_along_the_local_path() -> None:
+    """At the anchor itself the penalty is zero, but from the second local step on it must act."""
+    runs = {}
+    for strength in (1e-9, 2.0):
+        lab = Lab(PAST, CURRENT, (0, 0, 0), method="ewc", steps=5, batch=9, ewc={"lr": 0.1, "strength": strength})
+        runs[strength] = lab.round().clone()
+    free, held = runs[1e-9], runs[2.0]
+    assert float(held[2]) < float(free[2]) - 1e-3  # component 2 matters to the past and is held back
+    assert float(held[1]) == pytest.approx(float(free[1]))  # component 1 does not
+
+
+@pytest.mark.parametrize("tasks", ["summed", "online"])
+def test_ewc_over_tasks(tasks: str) -> None:
+    lab = ewc_lab(tasks=tasks, decay=0.5)
+    lab.server.params.copy_(torch.tensor([2.0, 0.0, 0.0]))
+    lab.engine.converse(lab.method.end_task(lab.server), lab.server)
+    # Task 2 at (2, 0, 0): client 0 ½ [(1,0,0) + (0,4,0)], client 1 (0,0,9): F = (1/3, 4/3, 3)
+    fresh, old = torch.tensor([1 / 3, 4 / 3, 3.0]), torch.tensor([0.5, 0, 0.5])
+    fisher = fresh + (0.5 if tasks == "online" else 1.0) * old
+    pull = fisher[0] * 2 if tasks == "online" else fresh[0] * 2  # summed: task 1's anchor stays at 0
+    assert lab.server.state["fisher"].tolist() == pytest.approx(fisher.tolist())
+    assert lab.server.state["pull"].tolist() == pytest.approx([float(pull), 0, 0])
+
+
+def test_sampled_labels_give_another_fisher_and_both_run(tmp_path: Path) -> None:
+    results = [
+        run("digits", method="ewc", out=tmp_path / labels, **QUICK, ewc={"labels": labels, "strength": 1000.0})
+        for labels in ("empirical", "sampled")
+    ]
+    assert results[0].metrics[-1]["loss"] != results[1].metrics[-1]["loss"]
+
+
+def test_joint_trains_on_everything() -> None:
+    """One full-batch step: client 0 has three samples in all, client 1 two; weights are still p_i of the task."""
+    lab = Lab(PAST, CURRENT, (0, 0, 0), method="joint", steps=1, batch=9, joint={"lr": 0.1})
+    # client 0: ⅓ [(1,0,0) + (-1,0,0) + (0,-2,0)], client 1: ½ [(0,0,-1) + (0,0,-3)]
+    assert lab.round().tolist() == pytest.approx([0, 0.1 * 2 / 3 * 2 / 3, 0.1 / 3 * 2])
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_every_method_gives_the_same_numbers_from_workers(method: str, tmp_path: Path) -> None:
+    paths = [tmp_path / str(workers) for workers in (1, 2)]
+    for workers, path in zip((1, 2), paths, strict=True):
+        run("digits", method=method, out=path, **{**QUICK, "rounds": 1}, workers=workers)
+    models = [(path / "model.safetensors").read_bytes() for path in paths]
+    assert models[0] == models[1]
