@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cflag.data.samples import Samples
+from cflag.errors import UserError
 from cflag.files import load_state, save_state
 from cflag.memory import MEMORIES
 from cflag.memory.base import Memory, MemoryOptions, NoMemory
@@ -111,7 +112,7 @@ def test_ring_under_a_limit_shrinks_all_rings_alike_and_never_exceeds_it(
 
 def test_the_smaller_of_both_limits_counts() -> None:
     task = finished_task([20])
-    for limits, expected in (((5, 9 * SAMPLE_BYTES), 5), ((9, 5 * SAMPLE_BYTES), 5), ((0, SAMPLE_BYTES - 1), 0)):
+    for limits, expected in (((5, 9 * SAMPLE_BYTES), 5), ((9, 5 * SAMPLE_BYTES), 5)):
         memory = Ring(MemoryOptions("ring", 20, 1, *limits))
         memory.add(task, rng(0))
         assert len(memory) == expected
@@ -134,13 +135,11 @@ def test_ring_under_a_limit_loses_the_oldest_of_each_ring_first(
         assert kept == all_of_it[len(all_of_it) - len(kept) :]
 
 
-def test_memory_limited_to_less_than_one_sample_stays_empty_but_works() -> None:
+def test_a_limit_below_one_sample_is_refused() -> None:
     for kind in ("ring", "reservoir"):
         memory: Memory = MEMORIES.get(kind)(MemoryOptions(kind, 10, 1, 0, SAMPLE_BYTES - 1))
-        for task in finished_tasks([[3, 3], [3, 3]]):
-            memory.add(task, rng(0))
-        assert len(memory) == 0
-        assert memory.draw(rng(0)) is None
+        with pytest.raises(UserError, match=r"limit_bytes = \d+ is less than one sample"):
+            memory.add(finished_task([3, 3]), rng(0))
 
 
 @given(st.sampled_from(["ring", "reservoir"]), task_lists, st.integers(1, 12), st.integers(0, 20), seeds)

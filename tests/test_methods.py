@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflag import run
+from cflag import Experiment, Server, run
+from cflag.config import load_raw, merge, resolve
+from cflag.conversation import Occasion
+from cflag.data.samples import Samples
+from cflag.engines.host import Host
+from cflag.engines.local import LocalEngine
+from cflag.experiment import flatten
+from cflag.files import load_state, save_state
+from cflag.learning.heads import Heads
+from cflag.memory.base import MemoryOptions
+from cflag.memory.ring import Ring
 from cflag.methods.agem import project
+from cflag.methods.lwf import distillation
 from cflag.registry import get_method, method_names
 from tests.quadratic import Lab, Row
 from tests.test_engine import QUICK
@@ -180,3 +193,76 @@ def test_every_method_gives_the_same_numbers_from_workers(method: str, tmp_path:
         run("digits", method=method, out=path, **{**QUICK, "rounds": 1}, workers=workers)
     models = [(path / "model.safetensors").read_bytes() for path in paths]
     assert models[0] == models[1]
+
+
+def test_distillation_by_hand() -> None:
+    """Teacher (ln 3, 0) against student (0, 0) at T = 1: KL((¾, ¼) ‖ (½, ½)); a head that agrees adds nothing."""
+    outputs, targets = torch.zeros(1, 4), torch.tensor([[3.0, 1.0, 5.0, 5.0]]).log()
+    heads = [torch.tensor([0, 1]), torch.tensor([2, 3])]
+    expected = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    assert distillation(outputs, targets, heads, 1.0).item() == pytest.approx(expected, rel=1e-5)
+    # a high temperature flattens both and is compensated by T²: the limit is half the variance of the difference
+    limit = 0.5 * (math.log(3) / 2) ** 2
+    assert distillation(outputs.double(), targets.double(), heads[:1], 1e3).item() == pytest.approx(limit, rel=1e-2)
+
+
+def test_heads_before_a_task() -> None:
+    own = torch.tensor([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]], dtype=torch.bool)
+    by_task, appended = Heads(own, by_task=True), Heads(own, by_task=False)
+    assert [h.tolist() for h in by_task.before(2)] == [[0, 1], [2, 3]]
+    assert [h.tolist() for h in appended.before(2)] == [[0, 1, 2, 3]]
+    assert by_task.before(0) == appended.before(0) == []
+
+
+@pytest.mark.parametrize("scenario", ["task", "class"])
+def test_lwf_keeps_what_was_learned_first(scenario: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"tasks": 2, "rounds": 6, "batch": 16, "eval_every": 6, "scenario": scenario}
+    first_task = {
+        strength: run("digits", method="lwf", out=tmp_path / str(strength), **settings,
+                      lwf={"lr": 0.1, "strength": strength}).accuracy_matrix[-1][0]
+        for strength in (1e-9, 1.0)
+    }  # fmt: skip
+    assert first_task[1.0] > first_task[1e-9] + 0.01
+    assert first_task[1.0] > 0.85
+
+
+def test_derpp_stores_the_global_models_logits_and_pulls_towards_them(tmp_path: Path) -> None:
+    config = resolve(merge(load_raw("digits"), flatten({**QUICK, "method": "derpp", "workers": 1})))
+    experiment = Experiment(config)
+    host = Host(experiment.benchmark, experiment.method, experiment.learner, config.memory, config.seed)
+    engine = LocalEngine(host, 1)
+    server = Server(experiment.learner.params.clone(), experiment.learner.buffers.clone(), rounds=1)
+    server.sizes = {c: experiment.benchmark.size(c, 0) for c in range(5)}
+    engine.converse(experiment.method.end_task(server), server)
+    client = host.clients[0]
+    stored = client.memory.samples
+    assert stored is not None
+    assert stored.logits is not None
+    expected = experiment.learner.model(experiment.learner.normalise(stored.x))
+    torch.testing.assert_close(stored.logits, expected.detach())
+
+    # Where the model still is, the logits' replay adds nothing; elsewhere it points back.
+    server.task, server.sizes = 1, {c: experiment.benchmark.size(c, 1) for c in range(5)}
+    directions = {}
+    for alpha in (1e-9, 1.0):
+        method = get_method("derpp")(replace(config.settings, alpha=alpha), config)
+        for shift in (0.0, 0.1):
+            client = host._client(0, 1)
+            client.begin_question("local_steps", Occasion(1, 0, sum(server.sizes.values()), 5))
+            host.learner.load(server.params + shift, server.buffers)
+            directions[alpha, shift] = method.direction(client, client.data[:8])  # type: ignore[attr-defined]
+    torch.testing.assert_close(directions[1e-9, 0.0], directions[1.0, 0.0], rtol=1e-4, atol=1e-6)
+    back = directions[1.0, 0.1] - directions[1e-9, 0.1]
+    assert float(back.sum()) > 0  # all parameters were moved up; the pull is down, so the direction is up
+
+
+def test_logits_survive_a_restart(tmp_path: Path) -> None:
+    samples = Samples(torch.zeros(2, 3), torch.tensor([0, 1]), torch.zeros(2, dtype=torch.long), torch.ones(2, 4))
+    memory = Ring(MemoryOptions())
+    memory.samples = samples
+    save_state(tmp_path / "s", memory.state())
+    other = Ring(MemoryOptions())
+    other.restore(load_state(tmp_path / "s"))
+    assert other.samples is not None
+    assert other.samples.logits is not None
+    assert torch.equal(other.samples.logits, torch.ones(2, 4))

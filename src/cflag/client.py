@@ -16,7 +16,8 @@ from cflag.memory.base import Memory
 from cflag.streams import stream, torch_seed
 
 if TYPE_CHECKING:
-    from cflag.learning.learner import Learner
+    from cflag.learning.heads import Heads
+    from cflag.learning.learner import Learner, Loss
 
 T = TypeVar("T")
 
@@ -76,20 +77,38 @@ class Client:
         """Return this client's random stream for a purpose in this round."""
         return stream(self._seed, purpose, self.number, self.occasion.task, self.occasion.round)
 
-    def value_and_grad(self, samples: Samples) -> tuple[float, Tensor]:
-        """Return the mean loss on samples and its flat gradient at `params`; counted as that many evaluations."""
+    def value_and_grad(self, samples: Samples, loss: Loss | None = None) -> tuple[float, Tensor]:
+        """Return the mean loss (or another one) on samples and its flat gradient at `params`, counted as cost."""
         old = int((samples.task != self.task).sum())
         self.cost.memory += old
         self.cost.current += len(samples) - old
-        loss, gradient = self._learner.value_and_grad(samples)
-        self._losses.append(("memory_loss" if old == len(samples) else "loss", loss, len(samples)))
-        return loss, gradient
+        value, gradient = self._learner.value_and_grad(samples, loss)
+        self._losses.append(("memory_loss" if old == len(samples) else "loss", value, len(samples)))
+        return value, gradient
 
     def replay(self, count: int) -> Samples | None:
         """Draw memory samples for a local step; each call of a round draws anew. None while the memory is empty."""
         if self._replay is None:
             self._replay = self.rng("replay")
         return self.memory.draw(self._replay, count)
+
+    def outputs(self, samples: Samples, params: Tensor) -> Tensor:
+        """Return another model's outputs on samples: that of `params`, with this model's statistics."""
+        own = self.params.clone()
+        self.params.copy_(params)
+        outputs = self._learner.outputs(samples)
+        self.params.copy_(own)
+        return outputs
+
+    @property
+    def heads(self) -> Heads:
+        """Which outputs belong to which task."""
+        return self._learner.heads
+
+    @property
+    def loss(self) -> Loss:
+        """The loss of the current task, for methods that add to it."""
+        return self._learner.loss
 
     def probabilities(self, samples: Samples) -> Tensor:
         """Return the model's predicted probability of each class, at `params`, closed heads at zero."""

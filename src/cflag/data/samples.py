@@ -11,32 +11,34 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Samples:
-    """n samples: `x` (n, ...), labels `y` and the `task` each came with."""
+    """n samples: `x` (n, ...), labels `y`, the `task` each came with and, where a method wants them, `logits`."""
 
     x: Tensor
     y: Tensor
     task: Tensor
+    logits: Tensor | None = None
+    """What a model once answered, (n, outputs): the target of a distillation."""
 
     def __len__(self) -> int:
         return len(self.y)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name."""
+        return {name: t for name, t in vars(self).items() if t is not None}
+
     def __getitem__(self, index: Tensor | slice) -> Samples:
-        return Samples(self.x[index], self.y[index], self.task[index])
+        return Samples(**{name: t[index] for name, t in self.tensors().items()})
 
     def split(self, size: int) -> list[Samples]:
         """Cut into consecutive pieces of `size` samples; the last may be smaller."""
-        pieces = zip(self.x.split(size), self.y.split(size), self.task.split(size), strict=True)
-        return [Samples(x, y, task) for x, y, task in pieces]
+        return [self[start : start + size] for start in range(0, max(len(self), 1), size)]
 
     def to(self, device: torch.device) -> Samples:
         """Return the samples on a device."""
-        return Samples(self.x.to(device), self.y.to(device), self.task.to(device))
+        return Samples(**{name: t.to(device) for name, t in self.tensors().items()})
 
     @staticmethod
     def cat(parts: Sequence[Samples]) -> Samples:
-        """Join samples in the order given."""
-        return Samples(
-            torch.cat([p.x for p in parts]),
-            torch.cat([p.y for p in parts]),
-            torch.cat([p.task for p in parts]),
-        )
+        """Join samples in the order given; logits stay only if all have them."""
+        names = set.intersection(*(set(part.tensors()) for part in parts))
+        return Samples(**{name: torch.cat([p.tensors()[name] for p in parts]) for name in names})

@@ -16,9 +16,19 @@ class Heads:
 
     def __init__(self, own: Tensor, by_task: bool) -> None:
         self.by_task = by_task
+        self.own = own
         self.open = own if by_task else own.cumsum(0) > 0
         self._closed = ~self.open
         self._all_open = bool(self.open.all())
+
+    def of_task(self, tasks: Tensor) -> Tensor:
+        """Return which outputs were open when samples of these tasks were learned, a row each."""
+        return self.open.to(tasks.device)[tasks]
+
+    def before(self, current: int) -> list[Tensor]:
+        """Return the output numbers of each earlier softmax: a head per task, or all heads appended so far."""
+        rows = self.open[:current] if self.by_task else self.open[max(current - 1, 0) : current]
+        return [row.nonzero().flatten() for row in rows]
 
     def mask(self, logits: Tensor, tasks: Tensor, current: int) -> Tensor:
         """Return the logits with closed outputs at minus infinity."""

@@ -69,19 +69,18 @@ class Learner:
         for now, initial in self._integers:
             now.copy_(initial)
 
-    def loss(self, samples: Samples) -> Tensor:
-        """Return the mean loss on samples at the present parameters."""
-        samples = samples.to(self.device)
-        outputs = self.model(self.normalise(samples.x))
+    def loss(self, outputs: Tensor, samples: Samples) -> Tensor:
+        """Return the mean loss of outputs for samples: cross entropy over the open heads, or the user's own."""
         if self._loss is not None:
             return self._loss(outputs, samples)
         return F.cross_entropy(self.heads.mask(outputs, samples.task, self.current), samples.y)
 
-    def value_and_grad(self, samples: Samples) -> tuple[float, Tensor]:
-        """Return the mean loss on samples and its gradient as a new flat vector."""
+    def value_and_grad(self, samples: Samples, loss: Loss | None = None) -> tuple[float, Tensor]:
+        """Return the mean loss (or another one) on samples and its gradient as a new flat vector."""
         self.model.train()
+        here = samples.to(self.device)
         try:
-            loss = self.loss(samples)
+            outputs = self.model(self.normalise(here.x))
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
@@ -89,14 +88,15 @@ class Learner:
                 f"batch norm cannot learn from a mini-batch of {len(samples)} on maps this small; "
                 "use norm = 'group', another batch size or larger images"
             ) from None
-        return loss.item(), self._gradient(loss)
+        value = (loss or self.loss)(outputs, here)
+        return value.item(), self._gradient(value)
 
     def mean_squared_gradient(self, samples: Samples) -> Tensor:
         """Return the mean over samples of each one's squared gradient, with batch-norm statistics as they are."""
         self.model.eval()
         total = torch.zeros_like(self.params)
-        for one in samples.split(1):
-            total += self._gradient(self.loss(one)) ** 2
+        for one in samples.to(self.device).split(1):
+            total += self._gradient(self.loss(self.model(self.normalise(one.x)), one)) ** 2
         return total / len(samples)
 
     def _gradient(self, loss: Tensor) -> Tensor:
@@ -104,20 +104,18 @@ class Learner:
         return torch.cat([g.reshape(-1) for g in grads])
 
     @torch.no_grad()
+    def outputs(self, samples: Samples, batch: int = 500) -> Tensor:
+        """Return the model's outputs, unmasked, with batch-norm statistics as they are."""
+        self.model.eval()
+        return torch.cat([self.model(self.normalise(piece.x.to(self.device))) for piece in samples.split(batch)])
+
     def probabilities(self, samples: Samples) -> Tensor:
         """Return the predicted probabilities, closed heads at zero."""
-        self.model.eval()
         here = samples.to(self.device)
-        logits = self.model(self.normalise(here.x))
-        return self.heads.mask(logits, here.task, self.current).softmax(1)
+        return self.heads.mask(self.outputs(here), here.task, self.current).softmax(1)
 
-    @torch.inference_mode()
-    def correct(self, samples: Samples, batch: int = 500) -> Tensor:
+    def correct(self, samples: Samples) -> Tensor:
         """Return for each sample whether the model's answer is its label."""
-        self.model.eval()
-        hits = []
-        for piece in samples.split(batch):
-            here = piece.to(self.device)
-            logits = self.heads.mask(self.model(self.normalise(here.x)), here.task, self.current)
-            hits.append((logits.argmax(1) == here.y).cpu())
-        return torch.cat(hits)
+        here = samples.to(self.device)
+        logits = self.heads.mask(self.outputs(here), here.task, self.current)
+        return (logits.argmax(1) == here.y).cpu()

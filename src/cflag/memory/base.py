@@ -26,8 +26,7 @@ class MemoryOptions:
         """Return how many samples like these may be kept in all, or None where there is no limit."""
         bounds = [self.limit_samples] if self.limit_samples else []
         if self.limit_bytes:
-            one = samples[:1]
-            size = sum(t.numel() * t.element_size() for t in (one.x, one.y, one.task))
+            size = sum(t.numel() * t.element_size() for t in samples[:1].tensors().values())
             bounds.append(self.limit_bytes // size)
             if not bounds[-1]:
                 raise UserError(f"memory.limit_bytes = {self.limit_bytes} is less than one sample: {size} bytes")
@@ -65,11 +64,11 @@ class Memory:
         """Return what must survive a restart."""
         if self.samples is None:
             return {}
-        return {"x": self.samples.x, "y": self.samples.y, "task": self.samples.task}
+        return self.samples.tensors()
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Take back what `state` returned."""
-        self.samples = Samples(state["x"], state["y"], state["task"]) if state else None
+        self.samples = Samples(**state) if state else None
 
 
 class NoMemory(Memory):

@@ -1,0 +1,86 @@
+"""LwF-FL: learning without forgetting (Li & Hoiem, 2018), federated.
+
+The global model with which the previous task ended is a teacher: on current data, what the student answers with the
+old heads is kept close to what the teacher answered, by a distillation loss of temperature T. No sample is kept. The
+original warms up new heads first, which our fixed schedule of rounds leaves out. Current labels are learned against
+the current task's own outputs, in the class-incremental setting too: against all heads, labels that never name an old
+class would teach the old heads to be silent. The teacher's parameters travel with each round and are counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cflag.client import Client
+from cflag.conversation import Answer, Conversation, Value
+from cflag.data.samples import Samples
+from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
+from cflag.server import Server
+
+
+@dataclass(frozen=True)
+class LwfSettings(FedAvgSettings):
+    """The weight of the distillation and its temperature T."""
+
+    strength: float = 1.0
+    temperature: float = 2.0
+
+    def check(self) -> None:
+        """Refuse numbers that cannot work."""
+        require_positive(self, "lr", "strength", "temperature")
+
+
+class Lwf(FedAvg):
+    """FedAvg with distillation from the previous global model on current data."""
+
+    Settings = LwfSettings
+    settings: LwfSettings
+
+    def sent(self, server: Server) -> dict[str, Value | None]:
+        """The teacher; none during the first task."""
+        return {"teacher": server.state.get("teacher")}
+
+    def end_task(self, server: Server) -> Conversation:
+        """The model as it is now becomes the teacher."""
+        server.state["teacher"] = server.params.clone()
+        yield from ()
+
+    def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
+        """Ask the teacher once a round, then train."""
+        if "teacher" in sent:
+            client.data = replace(client.data, logits=client.outputs(client.data, sent["teacher"]))
+        return super().local_steps(client, steps)
+
+    def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:
+        """The gradient of the task's loss plus the distillation's."""
+        if batch.logits is None:
+            return client.value_and_grad(batch)[1]
+        old = client.heads.before(client.task)
+
+        def both(outputs: Tensor, samples: Samples) -> Tensor:
+            assert samples.logits is not None
+            kept = distillation(outputs, samples.logits, old, self.settings.temperature)
+            own = client.heads.own[client.task].to(outputs.device)
+            learned = F.cross_entropy(outputs.masked_fill(~own, -torch.inf), samples.y)
+            return learned + self.settings.strength * kept
+
+        return client.value_and_grad(batch, both)[1]
+
+
+def distillation(outputs: Tensor, targets: Tensor, heads: list[Tensor], temperature: float) -> Tensor:
+    """Return T² KL(teacher ‖ student) of softened answers, summed over the old heads' softmaxes."""
+    losses = [
+        F.kl_div(
+            F.log_softmax(outputs[:, head] / temperature, dim=1),
+            F.log_softmax(targets[:, head] / temperature, dim=1),
+            reduction="batchmean",
+            log_target=True,
+        )
+        for head in heads
+    ]
+    return temperature**2 * sum(losses, outputs.new_zeros(()))
