@@ -51,7 +51,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
     expected = {
-        "methods": {"cflag", "finetune"},
+        "methods": {"cflag", "finetune", "ewc", "nccl", "replay", "fedtrack", "agem", "derpp", "lwf", "joint"},
         "sources": {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "har"},
         "models": {"mlp", "cnn", "cnn1d", "resnet18", "resnet50"},
         "memories": {"ring", "reservoir", "none"},

@@ -158,3 +158,10 @@ def test_evaluation_is_on_each_clients_own_held_out_samples(tmp_path: Path) -> N
         assert [v is None for v in values] == [n == 0 for n in sizes]
         together = sum((v or 0) * n for v, n in zip(values, sizes, strict=True)) / sum(sizes)
         assert together == pytest.approx(result.accuracy_matrix[-1][task])
+
+
+def test_an_experiment_can_be_run_twice(tmp_path: Path) -> None:
+    experiment = Experiment(resolve(merge(load_raw("digits"), flatten({**QUICK, "workers": 1}))))
+    first, second = (experiment.run(tmp_path / name) for name in ("a", "b"))
+    assert first.accuracy_matrix == second.accuracy_matrix
+    assert without_times(tmp_path / "a") == without_times(tmp_path / "b")

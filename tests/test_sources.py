@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from cflag.data import readers, sources
+from cflag.data import har, readers, sources
 from cflag.data.source import Source
 from cflag.errors import DataError, UserError
 
@@ -475,7 +475,7 @@ def test_tiny_imagenet_damage(tmp_path: Path, damage: str) -> None:
 RECORDINGS = [(1, 4, 6), (1, 0, 1), (1, 4, 4), (3, 0, 11), (3, 5, 2), (2, 5, 5), (2, 0, 3)]
 
 
-def make_windows(recordings: list[tuple[int, int, int]]) -> readers.Windows:
+def make_windows(recordings: list[tuple[int, int, int]]) -> har.Windows:
     """Cut smooth signals into windows that overlap by half; all values are exact in float16."""
     x, y, subject = [], [], []
     for number, (who, what, count) in enumerate(recordings):
@@ -485,22 +485,22 @@ def make_windows(recordings: list[tuple[int, int, int]]) -> readers.Windows:
             x.append(np.stack(signals)[:, 64 * k : 64 * k + 128])
             y.append(what)
             subject.append(who)
-    return readers.Windows(np.array(x, np.float32), np.array(y), np.array(subject))
+    return har.Windows(np.array(x, np.float32), np.array(y), np.array(subject))
 
 
-def write_har_folder(root: Path, windows: readers.Windows) -> Path:
+def write_har_folder(root: Path, windows: har.Windows) -> Path:
     folder = root / "UCI HAR Dataset"
     for half, chosen in (("train", windows.subject != 2), ("test", windows.subject == 2)):
         (folder / half / "Inertial Signals").mkdir(parents=True)
         np.savetxt(folder / half / f"y_{half}.txt", windows.y[chosen] + 1, fmt="%d")
         np.savetxt(folder / half / f"subject_{half}.txt", windows.subject[chosen], fmt="%d")
-        for channel, signal in enumerate(readers.HAR_SIGNALS):
+        for channel, signal in enumerate(har.SIGNALS):
             path = folder / half / "Inertial Signals" / f"{signal}_{half}.txt"
             np.savetxt(path, windows.x[chosen, channel], fmt=" % .7e")
     return folder
 
 
-def write_har_npz(root: Path, windows: readers.Windows, **changes: Array) -> Path:
+def write_har_npz(root: Path, windows: har.Windows, **changes: Array) -> Path:
     arrays: dict[str, Any] = {"X": windows.x.astype(np.float16), "y": windows.y, "subject": windows.subject}
     path = root / "uci-har.npz"
     np.savez(path, **{**arrays, **changes})
@@ -581,11 +581,11 @@ def test_har_shuffled_file_is_put_in_order(tmp_path: Path) -> None:
 
 def test_recorded_order() -> None:
     x = make_windows([(1, 0, 5)]).x
-    assert sources.recorded_order(x[[3, 0, 4, 2, 1]]) == [1, 4, 3, 0, 2]
-    assert sources.recorded_order(np.zeros((4, 9, 128), np.float32)) == [0, 1, 2, 3]
-    assert sources.recorded_order(x[[2, 1, 1, 0]]) == [0, 1, 2, 3]  # which of the two is meant is not told
+    assert har.recorded_order(x[[3, 0, 4, 2, 1]]) == [1, 4, 3, 0, 2]
+    assert har.recorded_order(np.zeros((4, 9, 128), np.float32)) == [0, 1, 2, 3]
+    assert har.recorded_order(x[[2, 1, 1, 0]]) == [0, 1, 2, 3]  # which of the two is meant is not told
     around = np.concatenate([x[:2], np.concatenate([x[1:2, :, 64:], x[:1, :, :64]], axis=2)])
-    assert sources.recorded_order(around) == [0, 1, 2]
+    assert har.recorded_order(around) == [0, 1, 2]
 
 
 def har_file(folder: Path, name: str) -> Path:

@@ -20,7 +20,7 @@ from cflag.data import sources
 from cflag.data.benchmark import Benchmark
 from cflag.data.source import Source
 from cflag.engines.host import Host
-from cflag.engines.local import LocalEngine
+from cflag.engines.local import Counts, LocalEngine
 from cflag.errors import UserError
 from cflag.learning.learner import Learner, Loss
 from cflag.methods.base import Method
@@ -58,6 +58,7 @@ class Experiment:
             config.device,
             loss,
         )
+        self._initial = (self.learner.params.clone(), self.learner.buffers.clone())
 
     def run(self, out: Path, display: Display | None = None) -> Result:
         """Run from the beginning into a new folder."""
@@ -82,7 +83,8 @@ class Experiment:
     def _learn(self, engine: LocalEngine, folder: RunFolder, display: Display) -> Result:
         """The story: task after task, round after round."""
         tasks, rounds, method = len(self.benchmark.tasks), self.config.rounds, self.method
-        server = Server(self.learner.params.clone(), self.learner.buffers.clone(), rounds)
+        params, buffers = self._initial
+        server = Server(params.clone(), buffers.clone(), rounds)
         history = self._restore(engine, folder, server)
         display.start(self.config.method, tasks, rounds, history.done)
         if not history.initial:
@@ -106,7 +108,7 @@ class Experiment:
 
         return self._finish(folder, server, history)
 
-    def _evaluate(self, engine: LocalEngine, server: Server) -> list[list[tuple[int, int]]] | None:
+    def _evaluate(self, engine: LocalEngine, server: Server) -> Counts | None:
         """Test all tasks at the end of one, those seen so far in between, on schedule."""
         if server.round == self.config.rounds - 1:
             return engine.evaluate(server, range(len(self.benchmark.tasks)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cflag.data import readers
+from cflag.data import har, readers
 from cflag.errors import DataError, unknown
 
 if TYPE_CHECKING:
@@ -272,28 +272,25 @@ class Har(Entry):
     def check(self, root: Path) -> None:
         """Check that the files are there and not empty."""
         if self._has_folder(root):
-            readers.check_har_folder(root / self.place)
+            har.check_folder(root / self.place)
         else:
-            readers.check_har_npz(root / self.compact)
+            har.check_npz(root / self.compact)
 
     def read(self, root: Path) -> Source:
         """Return float32 windows (n, 9, 128) sorted by person, activity and time; people count from 0.
 
-        The official halves share no person, so they are joined and split anew by `recorded_split`.
+        The official halves share no person, so they are joined and split anew by `har.recorded_split`.
         """
-        if self._has_folder(root):
-            windows = readers.read_har_folder(root / self.place)
-        else:
-            windows = readers.read_har_npz(root / self.compact)
+        windows = har.read_folder(root / self.place) if self._has_folder(root) else har.read_npz(root / self.compact)
         _, person = np.unique(windows.subject, return_inverse=True)
-        train, test = recorded_split(windows.x, windows.y, person)
+        train, test = har.recorded_split(windows.x, windows.y, person)
         seen = windows.x[train].astype(np.float64)
         deviation = seen.std(axis=(0, 2))
         return _source(
             self.name,
             _split(windows.x[train], windows.y[train], person[train]),
             _split(windows.x[test], windows.y[test], person[test]),
-            readers.HAR_CLASSES,
+            har.CLASSES,
             tuple(seen.mean(axis=(0, 2)).tolist()),
             # A signal that never changes cannot be scaled; it is only shifted.
             tuple(np.where(deviation > 0, deviation, 1.0).tolist()),
@@ -303,49 +300,6 @@ class Har(Entry):
         if not self.present(root):
             raise DataError(f"{root}: neither '{self.place}' nor {self.compact} found")
         return (root / self.place).is_dir()
-
-
-def recorded_split(x: readers.Floats, y: readers.Ints, person: readers.Ints) -> tuple[list[int], list[int]]:
-    """Return the places of the train and of the test windows.
-
-    Of each person's windows of each activity the last 20 % in time are test windows (at least one where there
-    are two). Each window shares half of its samples with the next, so a random split would put halves of most
-    test windows into train; here only the pair at the cut can share samples.
-    """
-    train: list[int] = []
-    test: list[int] = []
-    for who, what in np.unique(np.stack([person, y], axis=1), axis=0):
-        group = np.flatnonzero((person == who) & (y == what))
-        ordered = [int(group[place]) for place in recorded_order(x[group])]
-        count = max(1, len(ordered) // 5) if len(ordered) > 1 else 0
-        train += ordered[: len(ordered) - count]
-        test += ordered[len(ordered) - count :]
-    return train, test
-
-
-def recorded_order(x: readers.Floats) -> list[int]:
-    """Return the order in time of one person's windows (n, signals, steps) of one activity.
-
-    The official files are in that order already and stay so. Copies exist that are shuffled; as a window's
-    second half is the first half of the next one, number by number, their recordings can be put together
-    again. Which recording comes first then follows from the file.
-    """
-    half = x.shape[2] // 2
-    heads, tails = ([part.tobytes() for part in cut] for cut in (x[:, :, :half], x[:, :, half:]))
-    # Halves that occur twice (a phone lying still) tell nothing and link nothing.
-    place = {head: number for number, head in enumerate(heads) if heads.count(head) == 1}
-    following = {n: place[tail] for n, tail in enumerate(tails) if tail in place and tails.count(tail) == 1}
-    followed = set(following.values())
-    starts = [number for number in range(len(x)) if number not in followed]
-    order: list[int] = []
-    placed: set[int] = set()
-    for start in [*starts, *range(len(x))]:
-        current: int | None = start
-        while current is not None and current not in placed:
-            order.append(current)
-            placed.add(current)
-            current = following.get(current)
-    return order
 
 
 # --- arrays to tensors -----------------------------------------------------------------------------------
