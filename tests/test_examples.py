@@ -39,7 +39,15 @@ def test_minimal_file_and_package_produce_the_same_parameters(tmp_path: Path) ->
     x = torch.randn(56, 2, dtype=torch.float64) + (y % 2 * torch.where(turned, -2, 1))[:, None]
     split = Split(x, y, owner)
 
-    own = {"estimator": "iag", "order": "cyclic", "adapt": "worst", "rules": "both", "alpha_cap": float("inf")}
+    own = {
+        "alpha": 0.05,
+        "beta": 0.05,
+        "estimator": "iag",
+        "order": "cyclic",
+        "adapt": "worst",
+        "rules": "both",
+        "alpha_cap": float("inf"),
+    }
     result = run(
         source=Source("points", split, split, 4), model=net(), out=tmp_path / "run", loss=two_classes,
         method="cflag", scenario="class", class_order="natural", tasks=2, clients=3, partition="subject", rounds=4,

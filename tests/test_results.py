@@ -15,7 +15,7 @@ from rich.console import Console
 
 from cflag import Result, run
 from cflag.engines.local import Counts
-from cflag.results.display import Bar, show_results, spread
+from cflag.results.display import Bar, show_results
 from cflag.results.history import History, accuracies
 from cflag.results.result import (
     Matrix,
@@ -122,11 +122,6 @@ def test_tables_fit_eighty_columns(result: Result, capsys: pytest.CaptureFixture
     assert f"{100 * result.forgetting:.1f}" in text
     assert "result.json" in text
     assert "…" not in text
-
-
-def test_spread() -> None:
-    assert spread([80.0]) == "80.0"
-    assert spread([1.0, 2.0, 3.0]) == "2.0 ± 1.0"
 
 
 def test_progress_bar_shows_task_round_accuracy_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cflag.errors import CflagError, InterruptedRunError, UserError
+from cflag.safety import cores
 
 if TYPE_CHECKING:
     from cflag.config import Config
@@ -53,6 +54,21 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--quiet", action="store_true", help="no progress display")
     run.set_defaults(command=_run)
 
+    compare = commands.add_parser(
+        "compare",
+        help="compare methods at an equal budget",
+        description="Run several methods with several seeds, side by side on all cores, and make one table.",
+    )
+    compare.add_argument("preset", metavar="PRESET | FILE.toml")
+    _add_settings(compare)
+    compare.add_argument("--methods", required=True, metavar="NAME,NAME,...", help="the first sets the budget")
+    compare.add_argument("--seeds", default="1234,1235,1236", metavar="N,N,...")
+    compare.add_argument("--budget", choices=("rounds", "gradients", "bytes"), default="rounds",
+                         help="what every method gets the same of (default: rounds)")  # fmt: skip
+    compare.add_argument("--out", type=Path, required=True, metavar="DIR", help="repeat the command to go on")
+    compare.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at once (default: one a core)")
+    compare.set_defaults(command=_compare)
+
     listing = commands.add_parser("list", help="what there is to choose from")
     listing.add_argument("kind", choices=KINDS)
     listing.set_defaults(command=_list)
@@ -92,17 +108,24 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 def _configs(args: argparse.Namespace, methods: Sequence[str | None], seeds: Sequence[int | None]) -> list[Config]:
     """Resolve one config for each method and seed."""
-    from cflag.config import load_raw, merge, parse_setting, resolve
+    from cflag.config import merge, resolve
+
+    raw = _raw(args)
+    return [
+        resolve(merge(raw, [(k, v) for k, v in (("method", m), ("seed", s)) if v is not None]))
+        for m in methods
+        for s in seeds
+    ]
+
+
+def _raw(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the preset's values with those of --set and --data-dir."""
+    from cflag.config import load_raw, merge, parse_setting
 
     settings = [parse_setting(text) for text in args.set]
     if args.data_dir:
         settings.append(("data_dir", args.data_dir))
-    raw = load_raw(args.preset or "digits")
-    return [
-        resolve(merge(raw, [*settings, *[(k, v) for k, v in (("method", m), ("seed", s)) if v is not None]]))
-        for m in methods
-        for s in seeds
-    ]
+    return merge(load_raw(args.preset or "digits"), settings)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -135,6 +158,27 @@ def _resumed(args: argparse.Namespace) -> tuple[Path, Experiments]:
     _refuse_with_resume(args)
     folders = _folders_in(args.resume)
     return args.resume, ((folder, Experiment(RunFolder.open(folder).config())) for folder in folders)
+
+
+def _compare(args: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from cflag.compare import plan, prepare, run_all
+    from cflag.results.display import Overview
+    from cflag.results.table import as_text, write_tables
+
+    console = Console()
+    seeds = [_seed(text) for text in args.seeds.split(",")]
+    jobs = plan(_raw(args), args.methods.split(","), seeds, args.budget, args.out)
+    prepare(jobs)
+    with Overview(console) as overview:
+        results = run_all(jobs, args.jobs or cores(), overview.update)
+    caption = f"{args.preset}: equal {args.budget}, mean ± standard deviation over {len(seeds)} seeds"
+    console.print(caption, highlight=False)
+    console.print(as_text(results))
+    figure = _compare_figure(results, args.out)
+    for path in [*write_tables(results, args.out, caption), *figure]:
+        console.print(str(path), highlight=False, soft_wrap=True)
 
 
 def _refuse_with_resume(args: argparse.Namespace) -> None:

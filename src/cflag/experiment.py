@@ -6,7 +6,6 @@ config → benchmark → clients → engine ⇄ method → run folder → result
 from __future__ import annotations
 
 import copy
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +29,7 @@ from cflag.results.display import Bar, Display, Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.history import History
 from cflag.results.result import Result
-from cflag.safety import explain_failures, one_thread, stop_requests
+from cflag.safety import cores, explain_failures, one_thread, stop_requests
 from cflag.server import Server
 from cflag.streams import torch_seed
 
@@ -68,12 +67,24 @@ class Experiment:
         """Go on after the last round that was finished; the numbers are those of a run that never stopped."""
         return self._run(RunFolder.open(folder), display or Quiet())
 
+    def host(self) -> Host:
+        """Return the clients, not yet begun."""
+        return Host(self.benchmark, self.method, self.learner, self.config.memory, self.config.seed)
+
+    def server(self) -> Server:
+        """Return the server with the initial model."""
+        params, buffers = self._initial
+        return Server(params.clone(), buffers.clone(), self.config.rounds)
+
+    def sizes(self, task: int) -> dict[int, int]:
+        """Return how many samples each client has of a task."""
+        return {client: self.benchmark.size(client, task) for client in range(self.benchmark.clients)}
+
     def _run(self, folder: RunFolder, display: Display) -> Result:
         if folder.finished:
             return Result.load(folder.path)
-        host = Host(self.benchmark, self.method, self.learner, self.config.memory, self.config.seed)
         with folder.locked(), explain_failures(folder.path), one_thread(), stop_requests() as stopped:
-            engine = LocalEngine(host, self._workers(), stopped)
+            engine = LocalEngine(self.host(), self._workers(), stopped)
             try:
                 return self._learn(engine, folder, display)
             finally:
@@ -83,8 +94,7 @@ class Experiment:
     def _learn(self, engine: LocalEngine, folder: RunFolder, display: Display) -> Result:
         """The story: task after task, round after round."""
         tasks, rounds, method = len(self.benchmark.tasks), self.config.rounds, self.method
-        params, buffers = self._initial
-        server = Server(params.clone(), buffers.clone(), rounds)
+        server = self.server()
         history = self._restore(engine, folder, server)
         display.start(self.config.method, tasks, rounds, history.done)
         if not history.initial:
@@ -93,7 +103,7 @@ class Experiment:
         for done in range(history.done, tasks * rounds):
             started = time.perf_counter()
             server.task, server.round = divmod(done, rounds)
-            server.sizes = {c: self.benchmark.size(c, server.task) for c in range(self.benchmark.clients)}
+            server.sizes = self.sizes(server.task)
 
             if server.round == 0:
                 engine.converse(method.begin_task(server), server)
@@ -151,7 +161,7 @@ class Experiment:
     def _workers(self) -> int:
         if self.config.workers or self.learner.device.type != "cpu":
             return self.config.workers or 1
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cores()
 
 
 def run(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-
-import torch
 
 from cflag.errors import CflagError, DivergedError, InterruptedRunError
 
@@ -53,12 +52,19 @@ def explain_failures(folder: Path) -> Iterator[None]:
         ) from None
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Compute on one thread: more would change the order of sums, and worker processes use the cores better.
 
     Also gives torch's random generator back as it was.
     """
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

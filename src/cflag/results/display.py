@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, Protocol
 
 from rich import box
@@ -14,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from cflag.results.result import Result
+from cflag.results.table import as_text
 
 
 class Display(Protocol):
@@ -93,6 +93,37 @@ class Bar:
             self.progress.stop()
 
 
+class Overview:
+    """The progress of several runs at once: rounds done of all, or nothing where there is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed}/{task.total} rounds"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            expand=True,
+            disable=not console.is_terminal,
+        )
+        self.bar = self.progress.add_task("", total=None)
+
+    def __enter__(self) -> Overview:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def update(self, jobs: Sequence[Any]) -> None:
+        """Count the rounds that are done."""
+        done, total = sum(job.done() for job in jobs), sum(job.rounds for job in jobs)
+        finished = sum(job.done() == job.rounds for job in jobs)
+        self.progress.update(self.bar, completed=done, total=total, description=f"{finished}/{len(jobs)} runs")
+
+
 def matrix_table(result: Result) -> Table:
     """Return the accuracy matrix as a table, in percent."""
     table = Table(title=f"{result.method}: accuracy (%) on each task", box=box.SIMPLE_HEAD, title_justify="left")
@@ -105,39 +136,13 @@ def matrix_table(result: Result) -> Table:
     return table
 
 
-def summary_table(results: Sequence[Result]) -> Table:
-    """Return Acc, Forget and the costs, one line a method, averaged over seeds."""
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("method", no_wrap=True, min_width=8)
-    for name in ("Acc %", "Forget %", "gradients", "on memory", "MB up", "down", "s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for method in dict.fromkeys(r.method for r in results):
-        group = [r for r in results if r.method == method]
-        table.add_row(
-            method if len(group) == 1 else f"{method} ({len(group)} seeds)",
-            spread([100 * r.average_accuracy for r in group]),
-            spread([100 * r.forgetting for r in group]),
-            *(f"{fmean(r.costs[k] for r in group):,.0f}" for k in ("gradients_current", "gradients_memory")),
-            *(f"{fmean(r.costs[k] for r in group) / 1e6:,.1f}" for k in ("bytes_up", "bytes_down")),
-            f"{fmean(r.costs['seconds'] for r in group):.1f}",
-        )
-    return table
-
-
-def spread(values: Sequence[float]) -> str:
-    """Return mean ± standard deviation over seeds, or the one value."""
-    if len(values) == 1:
-        return f"{values[0]:.1f}"
-    return f"{fmean(values):.1f} ± {stdev(values):.1f}"
-
-
 def show_results(console: Console, results: Sequence[Result]) -> None:
     """Print matrices (of single runs), the summary, and where everything was written."""
     methods = [r.method for r in results]
     for result in results:
         if methods.count(result.method) == 1:
             console.print(matrix_table(result))
-    console.print(summary_table(results))
+    console.print(as_text(results))
     for result in results:
         if result.folder is not None:
             console.print(f"{result.method} (seed {result.seed}):", highlight=False)

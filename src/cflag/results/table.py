@@ -1,0 +1,105 @@
+"""One table of several runs: methods against accuracy, forgetting and cost, in four formats."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from rich import box
+from rich.table import Table
+
+from cflag.files import write_atomically
+from cflag.results.result import Result, learning_accuracy
+
+
+@dataclass(frozen=True)
+class Column:
+    """A quantity of a run, and how it is shown."""
+
+    name: str
+    unit: str
+    of: Callable[[Result], float]
+    digits: int
+    spread: bool = False
+
+    def cell(self, results: Sequence[Result]) -> str:
+        """Return the mean over seeds, with the standard deviation where this column shows it."""
+        values = [self.of(result) for result in results]
+        mean = f"{fmean(values):,.{self.digits}f}"
+        return f"{mean} ± {stdev(values):.{self.digits}f}" if self.spread and len(values) > 1 else mean
+
+
+COLUMNS = (
+    Column("Acc", "%", lambda r: 100 * r.average_accuracy, 1, spread=True),
+    Column("Forget", "%", lambda r: 100 * r.forgetting, 1, spread=True),
+    Column("learned", "%", lambda r: 100 * learning_accuracy(r.accuracy_matrix), 1),
+    Column("grad.", "k", lambda r: r.costs["gradients_current"] / 1e3, 1),
+    Column("mem.", "k", lambda r: r.costs["gradients_memory"] / 1e3, 1),
+    Column("up", "MB", lambda r: r.costs["bytes_up"] / 1e6, 1),
+    Column("down", "MB", lambda r: r.costs["bytes_down"] / 1e6, 1),
+    Column("time", "s", lambda r: r.costs["seconds"], 1),
+)
+
+
+def rows(results: Sequence[Result]) -> list[list[str]]:
+    """Return one row a method, in the order they first appear."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.method, []).append(result)
+    return [[method, *(column.cell(group) for column in COLUMNS)] for method, group in groups.items()]
+
+
+def heads() -> list[str]:
+    """Return the columns' headings."""
+    return ["method", *(f"{c.name} {c.unit}" for c in COLUMNS)]
+
+
+def as_text(results: Sequence[Result]) -> Table:
+    """Return the table for a terminal of 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("method", no_wrap=True, min_width=8)
+    for column in COLUMNS:
+        table.add_column(f"{column.name}\n{column.unit}", justify="right", no_wrap=True)
+    for row in rows(results):
+        table.add_row(*row)
+    return table
+
+
+def as_markdown(results: Sequence[Result]) -> str:
+    """Return the table as Markdown."""
+    lines = [heads(), ["---", *["---:"] * len(COLUMNS)], *rows(results)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def as_csv(results: Sequence[Result]) -> str:
+    """Return every run on a line of its own, with plain numbers."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["method", "seed", *(f"{c.name} {c.unit}" for c in COLUMNS)])
+    for result in results:
+        writer.writerow([result.method, result.seed, *(round(c.of(result), 6) for c in COLUMNS)])
+    return text.getvalue()
+
+
+def as_latex(results: Sequence[Result]) -> str:
+    """Return the table as a LaTeX tabular (booktabs)."""
+    body = [r" & ".join(row).replace("±", r"$\pm$").replace("_", r"\_") + r" \\" for row in rows(results)]
+    head = " & ".join(heads()).replace("%", r"\%") + r" \\"
+    lines = [r"\begin{tabular}{l" + "r" * len(COLUMNS) + "}", r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+    return "\n".join([*lines, r"\end{tabular}", ""])
+
+
+def write_tables(results: Sequence[Result], folder: Path, caption: str) -> list[Path]:
+    """Write the table as Markdown, CSV and LaTeX; return the files."""
+    contents = {
+        "table.md": f"{caption}\n\n{as_markdown(results)}",
+        "table.csv": as_csv(results),
+        "table.tex": f"% {caption}\n{as_latex(results)}",
+    }
+    for name, text in contents.items():
+        write_atomically(folder / name, text.encode())
+    return [folder / name for name in contents]

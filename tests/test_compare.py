@@ -1,0 +1,119 @@
+"""A fair comparison: equal budgets, one table in four formats, resumable."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cflag import Result
+from cflag.cli import main
+from cflag.compare import cost_per_round, plan, prepare, run_all
+from cflag.config import load_raw, merge, resolve
+from cflag.errors import CflagError, UserError
+from cflag.experiment import flatten
+from cflag.results.table import COLUMNS, as_csv, as_latex, as_markdown
+from tests.test_engine import QUICK
+
+RAW: dict[str, Any] = merge(load_raw("digits"), flatten({**QUICK, "eval_every": 9}))
+
+
+def result(method: str, seed: int, last: list[float], **costs: float) -> Result:
+    spent = dict.fromkeys(("gradients_current", "gradients_memory", "bytes_up", "bytes_down", "seconds"), 0.0)
+    return Result(method, seed, [[0.9, 0.5], last], [0.5, 0.5], [], {**spent, **costs}, {}, {})
+
+
+RESULTS = [
+    result("one", 1, [0.7, 0.9], bytes_up=2e6),
+    result("one", 2, [0.8, 1.0], bytes_up=4e6),
+    result("two", 1, [0.9, 0.9], gradients_memory=1234567.0),
+]
+
+
+def test_table_by_hand() -> None:
+    """Acc 80 and 90, forgetting 20 and 10: means 85 and 15, standard deviation 5√2; learned (90+90)/2, (90+100)/2."""
+    lines = as_markdown(RESULTS).splitlines()
+    assert lines[0].startswith("| method | Acc % | Forget % | learned % |")
+    assert lines[2].startswith("| one | 85.0 ± 7.1 | 15.0 ± 7.1 | 92.5 | 0.0 | 0.0 | 3.0 |")
+    assert lines[3].startswith("| two | 90.0 | 0.0 | 90.0 | 0.0 | 1,234.6 |")
+
+
+def test_csv_has_a_line_a_run_with_plain_numbers() -> None:
+    lines = list(csv.DictReader(as_csv(RESULTS).splitlines()))
+    assert [(line["method"], line["seed"]) for line in lines] == [("one", "1"), ("one", "2"), ("two", "1")]
+    assert float(lines[1]["Acc %"]) == pytest.approx(90)
+    assert float(lines[2]["mem. k"]) == pytest.approx(1234.567)
+
+
+def test_latex_is_well_formed() -> None:
+    text = as_latex(RESULTS)
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(body) == 3
+    assert all(line.count("&") == len(COLUMNS) for line in body)
+    assert "%" not in text.replace(r"\%", "")
+    assert "±" not in text
+
+
+def test_rounds_budget_is_the_presets_own(tmp_path: Path) -> None:
+    jobs = plan(RAW, ["cflag", "finetune"], [1, 2], "rounds", tmp_path)
+    assert [(j.config.method, j.config.seed, j.config.rounds) for j in jobs] == [
+        ("cflag", 1, 2), ("cflag", 2, 2), ("finetune", 1, 2), ("finetune", 2, 2),
+    ]  # fmt: skip
+
+
+def test_cost_of_a_round_by_hand() -> None:
+    """Fine-tuning: E steps of `batch` samples for each of five clients (some batches are smaller)."""
+    config = resolve(merge(RAW, [("method", "finetune"), ("steps", 3), ("batch", 8)]))
+    assert cost_per_round(config, "gradients") == pytest.approx(5 * 3 * 8, rel=0.05)
+    # bytes: the model down and the displacement up, 4 bytes a parameter; the number E down
+    size = 4 * (64 * 8 + 8 + 8 * 8 + 8 + 8 * 10 + 10)
+    assert cost_per_round(config, "bytes") == 5 * (2 * size + 8)
+
+
+@pytest.mark.parametrize("budget", ["gradients", "bytes"])
+def test_equal_budget_within_half_a_round(budget: Any, tmp_path: Path) -> None:
+    raw = merge(RAW, [("rounds", 12)])
+    jobs = plan(raw, ["cflag", "finetune", "replay"], [1], budget, tmp_path)
+    spent = {j.config.method: cost_per_round(j.config, budget) * j.config.rounds for j in jobs}
+    assert jobs[0].config.rounds == 12
+    for job in jobs:
+        slack = cost_per_round(job.config, budget) / 2
+        assert abs(spent[job.config.method] - spent["cflag"]) <= slack + 1
+    assert len({job.config.rounds for job in jobs}) > 1
+
+
+def test_compare_from_the_command_line_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [f"--set={k}={v}" for k, v in QUICK.items()]
+    out = tmp_path / "out"
+    argv = ["compare", "digits", *flags, "--methods", "cflag,finetune", "--seeds", "1,2", "--out", str(out)]
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    assert "equal rounds" in text
+    assert max(len(line) for line in text.split("/")[0].splitlines()) <= 80
+    assert {p.name for p in out.iterdir() if p.is_file()} >= {"table.md", "table.csv", "table.tex"}
+
+    stamps = {p: p.stat().st_mtime_ns for p in out.glob("*/result.json")}
+    gone = out / "finetune-2" / "result.json"
+    before = json.loads(gone.read_text())
+    gone.unlink()
+    assert main(argv) == 0  # only what is missing is done again
+    for path, stamp in stamps.items():
+        assert (path.stat().st_mtime_ns == stamp) == (path != gone)
+    assert json.loads(gone.read_text())["accuracy_matrix"] == before["accuracy_matrix"]
+
+
+def test_another_comparison_does_not_mix_in(tmp_path: Path) -> None:
+    prepare(plan(RAW, ["finetune"], [1], "rounds", tmp_path))
+    other = plan(merge(RAW, [("rounds", 9)]), ["finetune"], [1], "rounds", tmp_path)
+    with pytest.raises(UserError, match="holds a run with other settings"):
+        prepare(other)
+
+
+def test_a_failing_run_is_named(tmp_path: Path) -> None:
+    jobs = plan(merge(RAW, [("finetune.lr", 1e15), ("optimizer", "momentum")]), ["finetune"], [7], "rounds", tmp_path)
+    prepare(jobs)
+    with pytest.raises(CflagError, match=r"finetune with seed 7 failed: client \d's .* is not finite"):
+        run_all(jobs, 1, lambda _: None)
