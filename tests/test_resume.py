@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import cflag.files
 from cflag import Client, Server, run
 from cflag.cli import main
 from cflag.config import resolve
@@ -174,24 +175,38 @@ def _stop_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Experiment, "_checkpoint", counted)
 
 
+@pytest.mark.parametrize(("workers", "name"), [(1, "server"), (1, "client"), (2, "client"), (1, "model")])
 def test_a_full_disk_is_one_clear_line_and_loses_nothing(
-    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+    workers: int, name: str, tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The disk fills while the server's checkpoint, a client's state (also in a worker) or the model is written."""
     out = tmp_path / "run"
-    append = RunFolder.append
+    save = cflag.files.save_state
 
-    def full(self: RunFolder, record: dict[str, Any]) -> int:
-        if (record["task"], record["round"]) == (2, 2):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return append(self, record)
+    def full(path: Path, state: Any) -> None:
+        if path.name.startswith(name) and state.get("done") in (None, 5):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        save(path, state)
 
-    monkeypatch.setattr(RunFolder, "append", full)
-    with pytest.raises(CflagError, match=r"disk is full .*last checkpoint is kept; free some space and continue with"):
-        run("digits", out=out, **SETTINGS)
-    monkeypatch.undo()
-    assert load_state(out / "checkpoint" / "server.safetensors")["done"] == 4
+    with monkeypatch.context() as patch:
+        patch.setattr("cflag.engines.host.save_state", full)
+        patch.setattr("cflag.results.folder.save_state", full)
+        with pytest.raises(CflagError, match=r"disk is full .*checkpoint is kept; free some space and continue with"):
+            run("digits", out=out, workers=workers, **SETTINGS)
     resume(out)
     same(out, unbroken)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: RunFolder, record: dict[str, Any]) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self.metrics))
+
+    monkeypatch.setattr(RunFolder, "append", refused)
+    with pytest.raises(CflagError, match=r"metrics.jsonl: Permission denied; .* continue with: cflag run --resume"):
+        run("digits", out=tmp_path / "run", **SETTINGS)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot be made: Not a directory"):
+        run("digits", out=tmp_path / "file" / "run", **SETTINGS)
 
 
 def test_two_processes_cannot_share_a_folder(tmp_path: Path) -> None:

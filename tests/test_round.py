@@ -268,3 +268,30 @@ def test_vanishing_steps_keep_the_plain_rates(tiny: float) -> None:
     lab = Lab([[(1, 0, 0, 0)]], [[(tiny, 0, 0, 0)]], (-1, 0, 0), steps=3,
               cflag={"adapt": "worst", "rules": "both"})  # fmt: skip
     assert torch.isfinite(lab.round()).all()
+
+
+def test_without_drift_correction_nobody_computes_or_sends_g() -> None:
+    """Mini-batches and drift 0: E samples a client and the memory; up m, Δ and α; down x, m, E and β."""
+    lab = Lab(PAST, CURRENT, (0, 0, 0), steps=2, cflag={"estimator": "minibatch", "drift": 0.0, "adapt": "off"})
+    lab.round()
+    lab.engine.settle()
+    lab.round()
+    account = lab.engine.settle()
+    assert (account.cost.current, account.cost.memory) == (2 + 2, 2)
+    vector = 3 * 8
+    assert account.bytes_up == 2 * (2 * vector + 8)
+    assert account.bytes_down == 2 * (2 * vector + 2 * 8)
+
+
+@settings(max_examples=25, deadline=None)
+@given(clients, starts)
+def test_without_drift_correction_it_is_fedavg_and_a_memory_step(
+    data: tuple[list[list[Row]], list[list[Row]]], start: Row
+) -> None:
+    own = {"estimator": "minibatch", "drift": 0.0, "adapt": "off", "alpha": 0.05, "beta": 0.05}
+    lab = Lab(*data, start, steps=3, cflag=own)
+    fedavg = Lab(*data, start, steps=3, method="finetune", finetune={"lr": 0.05})
+    x = torch.tensor(start, dtype=torch.float64)
+    total = sum(len(rows) for rows in data[1])
+    m = sum((len(r) / total * gradient(p, x) for p, r in zip(*data, strict=True)), torch.zeros(3))
+    torch.testing.assert_close(lab.round(), fedavg.round() - 0.05 * m)

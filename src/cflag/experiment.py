@@ -83,7 +83,7 @@ class Experiment:
     def _run(self, folder: RunFolder, display: Display) -> Result:
         if folder.finished:
             return Result.load(folder.path)
-        with folder.locked(), explain_failures(folder.path), one_thread(), stop_requests() as stopped:
+        with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:
             engine = LocalEngine(self.host(), self._workers(), stopped)
             try:
                 return self._learn(engine, folder, display)

@@ -45,11 +45,13 @@ def explain_failures(folder: Path) -> Iterator[None]:
     except DivergedError as error:
         raise DivergedError(f"{error}; the last good checkpoint is kept in {folder / 'checkpoint'}") from None
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            what = f"{folder}: the disk is full ({error.strerror}); the last checkpoint is kept; free some space and"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO):
+            what = f"{error.filename or folder}: {error.strerror}; what was written before is kept; mend it and"
+        else:
             raise
-        raise CflagError(
-            f"{folder}: the disk is full ({error.strerror}); the last checkpoint is kept; free some space and {go_on}"
-        ) from None
+        raise CflagError(f"{what} {go_on}") from None
 
 
 def cores() -> int:

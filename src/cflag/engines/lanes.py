@@ -109,7 +109,7 @@ def _serve(host: Host, connection: Connection, parents: Connection) -> None:
                 connection.send(_detached(reply))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             os._exit(0)
-        except CflagError as error:
+        except (CflagError, OSError) as error:  # what the parent explains to the user, such as a full disk
             connection.send(error)
         except Exception:  # a defect: show the parent where
             connection.send(RuntimeError(f"in a worker process:\n{traceback.format_exc()}"))

@@ -41,7 +41,7 @@ class CFlagSettings:
     order: Literal["cyclic", "shuffled", "random"] = "shuffled"
     """In which order components are visited; shuffled anew each pass."""
     drift: float = 1.0
-    """How much of the correction g − g_i enters a local step: 1 as in the paper, 0 none."""
+    """How much of the correction g − g_i enters a local step: 1 as in the paper; 0 also saves computing g_i."""
     adapt: Literal["off", "average", "worst", "server"] = "worst"
     """Whose rates adapt: nobody's, each client's (average or worst case), or the server's (Section 5's β*)."""
     rules: Literal["both", "interference", "transference"] = "interference"
@@ -96,7 +96,7 @@ class CFlag(Method):
         """Algorithm 1, one round."""
         steps, beta = self.steps(server), self.beta(server)
         mean = yield Ask(self.gradients)  # lines 2-3
-        g, m = mean.g, mean.get("m")
+        g, m = mean.get("g"), mean.get("m")
         mean = yield Ask(self.local_steps, g=g, m=m, steps=steps, beta=beta)  # lines 4-11
         if m is not None:
             self.weigh(server, mean, m, self.rate_rule(steps, beta))
@@ -107,20 +107,25 @@ class CFlag(Method):
 
     def gradients(self, client: Client) -> Answer:
         """Line 2: the full current gradient g_i and the memory gradient m_i, both at x_t."""
-        g, _ = client.compute("start", lambda: self.at_start(self.components(client)))
-        answer: Answer = {"g": g}
+        answer: Answer = {}
+        if self.settings.drift or self.settings.estimator == "iag":
+            g_i, _ = client.compute("start", lambda: self.at_start(self.components(client)))
+            answer["g"] = g_i
         if client.task > 0 and client.memory.enabled:  # the first task has no past: plain FedTrack rounds
             drawn = client.memory.draw(client.rng("memory"))
-            answer["m"] = torch.zeros_like(g) if drawn is None else client.value_and_grad(drawn)[1]
+            answer["m"] = torch.zeros_like(client.params) if drawn is None else client.value_and_grad(drawn)[1]
         return answer
 
-    def local_steps(self, client: Client, g: Tensor, steps: int, beta: float, m: Tensor | None = None) -> Answer:
+    def local_steps(
+        self, client: Client, steps: int, beta: float, g: Tensor | None = None, m: Tensor | None = None
+    ) -> Answer:
         """Lines 5-10: E steps x ← x − β (g − g_i + v); then Δ_i = α_i m + β_i (E (g − g_i) + a_i)."""
-        components = self.components(client)
-        g_i, table = client.recall("start", lambda: self.at_start(components))
-        correction = self.settings.drift * (g - g_i)
+        components, table = self.components(client), None
+        start, a, correction = client.params.clone(), torch.zeros_like(client.params), torch.zeros_like(client.params)
+        if g is not None:
+            g_i, table = client.recall("start", lambda: self.at_start(components))
+            correction = self.settings.drift * (g - g_i)
         optimiser = make_optimiser(self.local.optimizer)
-        start, a = client.params.clone(), torch.zeros_like(g)
         for v in islice(self.estimates(components, table), steps):
             client.params -= beta * optimiser(correction + v)
             a += v

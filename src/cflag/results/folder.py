@@ -37,9 +37,9 @@ class RunFolder:
         folder = cls(path)
         try:
             folder.checkpoints.mkdir(parents=True)
+            write_atomically(path / "config.toml", config.to_toml().encode())
         except OSError as error:
             raise UserError(f"{path} cannot be made: {error.strerror}") from None
-        write_atomically(path / "config.toml", config.to_toml().encode())
         return folder
 
     @classmethod
