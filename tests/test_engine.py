@@ -33,7 +33,7 @@ def without_times(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"method": "cflag", "cflag": {"estimator": "iag", "rules": "both"}},
+        {"method": "cflag", "cflag": {"estimator": "iag", "rules": "both", "drift": 1.0}},
         {"method": "cflag", "optimizer": "adam", "cflag": {"alpha": 0.001, "beta": 0.001}},
         {"method": "finetune", "zeta": 0.5, "clients": 7},
         {"method": "cflag", "model": "cnn", "norm": "batch", "width": 4, "memory": {"kind": "reservoir"}},
@@ -93,7 +93,7 @@ def test_divergence_names_task_round_and_client(workers: int) -> None:
     rows: list[list[Row]] = [*ROWS[:2], [(float("inf"), 0.0, 0.0, 1.0)]]
     lab = Lab(ROWS, rows, (0.1, 0.1, 0.1), workers=workers)
     lab.server.round = 3
-    with pytest.raises(DivergedError, match=r"client 2's .* not finite in task 2, round 4 \(question 'gradients'\)"):
+    with pytest.raises(DivergedError, match=r"client 2's .* not finite in task 2, round 4 \(question 'local_steps'\)"):
         lab.round()
     lab.engine.close()
 

@@ -43,6 +43,7 @@ def test_minimal_file_and_package_produce_the_same_parameters(tmp_path: Path) ->
         "alpha": 0.05,
         "beta": 0.05,
         "estimator": "iag",
+        "drift": 1.0,
         "order": "cyclic",
         "adapt": "worst",
         "rules": "both",

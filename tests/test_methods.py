@@ -66,7 +66,7 @@ def test_fine_tuning_by_hand() -> None:
 
 
 def test_fedtrack_is_cflag_without_memory() -> None:
-    own = {"estimator": "iag", "adapt": "off", "beta": 0.1}
+    own = {"estimator": "iag", "adapt": "off", "drift": 1.0, "beta": 0.1}
     cflag = Lab(PAST, CURRENT, (0, 0, 0), steps=4, cflag=own, memory={"kind": "none"})
     fedtrack = Lab(PAST, CURRENT, (0, 0, 0), steps=4, method="fedtrack", fedtrack={"beta": 0.1})
     assert torch.equal(cflag.round(), fedtrack.round())

@@ -26,9 +26,9 @@ from cflag.results import folder as folder_module
 from cflag.results.folder import RunFolder
 from tests.test_engine import QUICK, without_times
 
-SETTINGS = {**QUICK, "tasks": 3, "rounds": 3, "zeta": 1.0, "cflag": {"estimator": "iag", "rules": "both"}}
+SETTINGS = {**QUICK, "tasks": 3, "rounds": 3, "zeta": 1.0, "cflag": {"estimator": "iag", "rules": "both", "drift": 1.0}}
 FLAGS = [f"--set={k}={v}" for k, v in SETTINGS.items() if k != "cflag"]
-FLAGS += ["--set=cflag.estimator=iag", "--set=cflag.rules=both"]
+FLAGS += ["--set=cflag.estimator=iag", "--set=cflag.rules=both", "--set=cflag.drift=1.0"]
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,8 @@ GAMMA = Fr(5, 2) / 100 * (Fr(59, 90) ** 2 + Fr(16, 9) + Fr(59, 30) ** 2) - Fr(1,
 
 
 def by_hand(**cflag: Any) -> Lab:
-    own = {"alpha": 0.1, "beta": 0.1, "estimator": "iag", "order": "cyclic", "alpha_cap": float("inf"), **cflag}
-    return Lab(PAST, CURRENT, (0, 0, 0), steps=2, cflag=own)
+    own = {"alpha": 0.1, "beta": 0.1, "estimator": "iag", "order": "cyclic", "drift": 1.0, "alpha_cap": float("inf")}
+    return Lab(PAST, CURRENT, (0, 0, 0), steps=2, cflag={**own, **cflag})
 
 
 def combine(alphas: tuple[Fr, Fr], betas: tuple[Fr, Fr]) -> list[float]:
@@ -152,7 +152,8 @@ def test_one_component_without_adaptation_is_gradient_tracking(
     data: tuple[list[list[Row]], list[list[Row]]], start: Row, steps: int
 ) -> None:
     past, current = data
-    lab = Lab(past, current, start, steps=steps, batch=99, cflag={"adapt": "off", "estimator": "iag", "beta": 0.05})
+    own = {"adapt": "off", "estimator": "iag", "drift": 1.0, "alpha": 0.05, "beta": 0.05}
+    lab = Lab(past, current, start, steps=steps, batch=99, cflag=own)
     x = torch.tensor(start, dtype=torch.float64)
     total = sum(len(rows) for rows in current)
     g = sum((len(r) / total * gradient(r, x) for r in current), torch.zeros(3, dtype=torch.float64))
@@ -171,7 +172,7 @@ def test_one_component_without_adaptation_is_gradient_tracking(
 def test_order_of_clients_changes_nothing(
     data: tuple[list[list[Row]], list[list[Row]]], start: Row, adapt: str, estimator: str
 ) -> None:
-    own = {"adapt": adapt, "rules": "both", "estimator": estimator, "order": "cyclic"}
+    own = {"adapt": adapt, "rules": "both", "estimator": estimator, "order": "cyclic", "drift": 1.0}
     forwards = Lab(data[0], data[1], start, steps=3, cflag=own).round()
     backwards = Lab(data[0][::-1], data[1][::-1], start, steps=3, cflag=own).round()
     torch.testing.assert_close(forwards, backwards)
@@ -181,7 +182,9 @@ def test_order_of_clients_changes_nothing(
 @given(clients, starts, st.floats(0, 1))
 def test_drift_cancels_in_the_mean(data: tuple[list[list[Row]], list[list[Row]]], start: Row, drift: float) -> None:
     """Σ p_i Δ_i = α m + β Σ p_i a_i with adaptation off: one local step is then a plain gradient step."""
-    lab = Lab(*data, start, steps=1, batch=99, cflag={"adapt": "off", "estimator": "iag", "drift": drift})
+    lab = Lab(
+        *data, start, steps=1, batch=99, cflag={"adapt": "off", "estimator": "iag", "drift": drift, "alpha": 0.05}
+    )
     x = torch.tensor(start, dtype=torch.float64)
     total = sum(len(rows) for rows in data[1])
     h = torch.zeros(3, dtype=torch.float64)
@@ -195,7 +198,7 @@ def test_drift_cancels_in_the_mean(data: tuple[list[list[Row]], list[list[Row]]]
 def test_lost_scratch_changes_neither_numbers_nor_costs(
     data: tuple[list[list[Row]], list[list[Row]]], start: Row, estimator: str
 ) -> None:
-    own = {"estimator": estimator, "order": "random"}
+    own = {"estimator": estimator, "order": "random", "drift": 1.0}
     kept, lost = (Lab(*data, start, steps=4, scratch_limit=limit, cflag=own) for limit in (2**30, 0))
     assert torch.equal(kept.round(), lost.round())
     assert kept.engine.settle().cost == lost.engine.settle().cost
@@ -230,7 +233,7 @@ def test_interference_is_removed_exactly_by_the_displacement_rule() -> None:
 
 def test_diminishing_rate() -> None:
     """β = c/√T: with T = 4 rounds and c = 0.2 the round is that of β = 0.1."""
-    own = {"adapt": "off", "estimator": "iag", "order": "cyclic", "alpha": 0.1}
+    own = {"adapt": "off", "estimator": "iag", "order": "cyclic", "alpha": 0.1, "drift": 1.0}
     constant = Lab(PAST, CURRENT, (0, 0, 0), steps=2, cflag={**own, "beta": 0.1}).round()
     diminishing = Lab(
         PAST, CURRENT, (0, 0, 0), steps=2, rounds=4, cflag={**own, "beta": 0.2, "rate": "diminishing"}

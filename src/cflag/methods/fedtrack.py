@@ -31,4 +31,5 @@ class FedTrack(CFlag):
     uses_memory = False
 
     def __init__(self, settings: FedTrackSettings, local: LocalOptions) -> None:
-        super().__init__(CFlagSettings(beta=settings.beta, order=settings.order, estimator="iag", adapt="off"), local)
+        own = CFlagSettings(beta=settings.beta, order=settings.order, estimator="iag", adapt="off", drift=1.0)
+        super().__init__(own, local)
