@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
         ("tasks=11", "tasks = 11 is more than the 10 classes of digits"),
         ("zeta=0", "zeta = 0.0 must be positive"),
         ("zeta=-1", "zeta = -1.0 must be positive"),
-        ("zeta=nan", "zeta = nan must be positive"),
+        ("zeta=nan", "zeta = nan must be a finite number"),
         ("epochs=0", "epochs = 0.0 must be positive"),
         ("seed=-1", "seed = -1 must be at least 0"),
         ("batch=0", "batch = 0 must be at least 1"),
@@ -97,7 +98,7 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
         ("memory.limit_samples=5", "memory.sample = 20 is larger than memory.limit_samples = 5"),
         ("cflag.beta=0", "cflag.beta = 0.0 must be positive"),
         ("cflag.alpha=-0.1", "cflag.alpha = -0.1 must be positive"),
-        ("cflag.alpha=nan", "cflag.alpha = nan must be positive"),
+        ("cflag.alpha=nan", "cflag.alpha = nan must be a finite number"),
         ("cflag.smoothness=0", "cflag.smoothness = 0.0 must be positive"),
         ("cflag.drift=1.5", "cflag.drift = 1.5 must lie between 0 and 1"),
         ("cflag.alpha=0.3", "cflag.alpha = 0.3 is above alpha_cap = 0.2"),
@@ -164,10 +165,10 @@ def test_seeds_and_methods_make_one_folder_each_and_can_be_resumed(
     text = capsys.readouterr().out
     assert "±" in text
     folders = sorted(p.name for p in out.iterdir() if p.is_dir())
-    assert folders == ["1-cflag-1", "2-cflag-2", "3-finetune-1", "4-finetune-2"]
-    (out / "4-finetune-2" / "result.json").unlink()
+    assert folders == ["01-cflag-1", "02-cflag-2", "03-finetune-1", "04-finetune-2"]
+    (out / "04-finetune-2" / "result.json").unlink()
     assert main(["run", "--quiet", "--resume", str(out)]) == 0
-    assert json.loads((out / "4-finetune-2" / "result.json").read_text())["seed"] == 2
+    assert json.loads((out / "04-finetune-2" / "result.json").read_text())["seed"] == 2
 
 
 def test_resume_refuses_what_it_cannot_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,12 +190,11 @@ def test_a_toml_file_of_your_own(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["show", str(tmp_path / "mine.toml")]) == 0
     shown = tomllib.loads(capsys.readouterr().out)
     assert (shown["rounds"], shown["finetune"]) == (3, {"lr": 0.5})
-    assert "cflag" not in shown
+    assert shown["cflag"]["beta"] == 0.1  # a file means the same for every method it names
 
 
 def test_settings_are_read_as_toml_or_as_a_word() -> None:
     assert parse_setting("zeta=1e5") == ("zeta", 1e5)
-    assert parse_setting("cflag.alpha_cap=inf") == ("cflag.alpha_cap", float("inf"))
     assert parse_setting("source = cifar10") == ("source", "cifar10")
     assert parse_setting('source="har"') == ("source", "har")
     with pytest.raises(UserError):
@@ -209,3 +209,41 @@ def test_a_run_used_with_python_objects_cannot_be_resumed_blindly(
     RunFolder.create(tmp_path / "run", resolve({**QUICK, "source": "custom"}))
     line = fails(["run", "--resume", str(tmp_path / "run")], capsys)
     assert "resume it from Python with source=" in line
+
+
+def test_mistakes_in_python_are_one_line_too(tmp_path: Path) -> None:
+    import torch
+
+    from cflag import Source, run
+
+    x, y = torch.randn(40, 4), torch.arange(40) % 4
+    ours = Source.from_tensors((x, y), (x, y))
+    net = torch.nn.Linear(4, 4)
+    wrong: list[tuple[Any, Any, str]] = [
+        ((x.numpy(), y), None, "two tensors"),
+        ((x, y[:, None]), None, "expected one number a sample"),
+        ((x / 0, y), None, "not finite"),
+        ((x, y[:30]), None, "40 samples and 30 labels"),
+        (None, torch.nn.Linear(4, 3), r"returns \(3,\) outputs a sample; there are 4 classes"),
+        (None, torch.nn.Linear(5, 4), "cannot take samples of shape"),
+        (None, torch.nn.Linear, "must be a name or an object of Module"),
+    ]
+
+    def attempt(data: Any, model: Any) -> None:
+        source = ours if data is None else Source.from_tensors(data, data)
+        run(source=source, model=model or net, tasks=2, clients=2, rounds=1, out=tmp_path / "run")
+
+    for data, model, says in wrong:
+        with pytest.raises(UserError, match=says):
+            attempt(data, model)
+    assert not (tmp_path / "run").exists()
+    doubled = Source.from_tensors((x.double(), y), (x.double(), y))  # cast to the model's precision
+    run(source=doubled, model=net, tasks=2, clients=2, rounds=1, out=tmp_path / "run")
+
+
+def test_output_that_goes_nowhere_is_no_traceback() -> None:
+    program = f"{sys.executable} -m cflag.cli list methods"
+    for target in ("| true", "> /dev/full"):
+        done = subprocess.run(f"{program} {target}", shell=True, capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr
+        assert "Exception ignored" not in done.stderr

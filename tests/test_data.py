@@ -178,9 +178,9 @@ def test_train_and_test_shares_agree_also_where_a_half_lacks_a_class() -> None:
                 assert class_counts(held_out, 3)[label] == class_counts(mine, 3)[label]
 
 
-def test_task_without_test_samples_is_dealt() -> None:
-    dealt = benchmark(numbered([10, 10], [10, 0]), tasks=2, clients=2)
-    assert [len(part) for part in halves(dealt, 1)[1]] == [0, 0]
+def test_task_without_test_samples_is_refused() -> None:
+    with pytest.raises(UserError, match="task 2 has no test samples"):
+        benchmark(numbered([10, 10], [10, 0]), tasks=2, clients=2, class_order="natural")
 
 
 def test_dirichlet_shares_are_uneven_for_small_zeta_and_even_for_large() -> None:

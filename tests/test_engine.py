@@ -10,14 +10,19 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from cflag import Answer, Ask, Experiment, run
+from cflag import Answer, Ask, Client, Experiment, Source, resume, run
 from cflag.config import load_raw, merge, resolve
 from cflag.conversation import nbytes
+from cflag.data.samples import Samples
+from cflag.data.source import Split
 from cflag.engines.lanes import WorkerLane
-from cflag.engines.local import RunningMean
+from cflag.engines.local import LocalEngine, RunningMean
 from cflag.errors import CflagError, DivergedError
-from cflag.experiment import flatten
+from cflag.experiment import build_model, flatten
+from cflag.files import load_state
+from cflag.methods.finetune import Finetune
 from tests.quadratic import Lab, Row
 
 ROWS: list[list[Row]] = [[(1, 0, 0, 1), (0, 1, 0, 2)], [(0, 0, 1, 3)], [(1, 1, 0, 1)]]
@@ -90,7 +95,7 @@ def test_sizes_of_what_travels() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_divergence_names_task_round_and_client(workers: int) -> None:
-    rows: list[list[Row]] = [*ROWS[:2], [(float("inf"), 0.0, 0.0, 1.0)]]
+    rows: list[list[Row]] = [*ROWS[:2], [(1e200, 0.0, 0.0, 1.0)]]
     lab = Lab(ROWS, rows, (0.1, 0.1, 0.1), workers=workers)
     lab.server.round = 3
     with pytest.raises(DivergedError, match=r"client 2's .* not finite in task 2, round 4 \(question 'local_steps'\)"):
@@ -98,12 +103,23 @@ def test_divergence_names_task_round_and_client(workers: int) -> None:
     lab.engine.close()
 
 
-def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    with pytest.raises(DivergedError, match=r"task \d, round \d.*smaller learning rate.*checkpoint is kept"):
-        run("digits", out=out, **QUICK, optimizer="momentum", method="finetune", finetune={"lr": 1e15})
-    done = len((out / "metrics.jsonl").read_text().splitlines()) if (out / "metrics.jsonl").exists() else 0
-    assert (out / "checkpoint" / "server.safetensors").exists() == (done > 0)
+def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third round diverges: two lines of metrics and a checkpoint of two rounds stay, and can be resumed."""
+    out, direction = tmp_path / "run", Finetune.direction
+
+    def diverging(self: Finetune, client: Client, batch: Samples, **sent: Any) -> torch.Tensor:
+        factor = float("nan") if (client.task, client.occasion.round) == (1, 0) and client.number == 2 else 1.0
+        return factor * direction(self, client, batch, **sent)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Finetune, "direction", diverging)
+        with pytest.raises(DivergedError, match=r"client 2's delta .* task 2, round 1 .*learning rate; the last good"):
+            run("digits", out=out, **QUICK, method="finetune")
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
+    assert load_state(out / "checkpoint" / "server.safetensors")["done"] == 2
+    run("digits", out=tmp_path / "other", **QUICK, method="finetune")
+    resume(out)
+    assert without_times(out) == without_times(tmp_path / "other")
 
 
 def test_a_killed_worker_is_reported() -> None:
@@ -132,19 +148,82 @@ def _ask(name: str) -> Ask:
     return Ask(question)
 
 
-def test_batch_norm_statistics_are_averaged_and_kept_out_of_the_parameters(tmp_path: Path) -> None:
-    """The global statistics are the clients' weighted mean, not one client's and not the initial ones."""
-    config = resolve(merge(load_raw("digits"), flatten({**QUICK, "model": "cnn", "norm": "batch", "width": 4})))
+def test_batch_norm_statistics_are_the_clients_weighted_mean() -> None:
+    """After one full-batch step each: 0.9 · (0, 1) + 0.1 · (mean, variance) of each client's data, weighted by p_i."""
+    torch.manual_seed(0)
+    sizes, x = (30, 10), torch.randn(40, 3) + torch.arange(40)[:, None] / 10
+    split = Split(x, torch.arange(40) % 2, torch.repeat_interleave(torch.arange(2), torch.tensor(sizes)))
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
+    config = resolve({"source": "custom", "model": "custom", "method": "finetune", "tasks": 1, "clients": 2,
+                      "partition": "subject", "batch": 64, "steps": 1, "workers": 1})  # fmt: skip
+    experiment = Experiment(config, Source("two", split, split, 2), model)
+    engine, server = LocalEngine(experiment.host(), 1), experiment.server()
+    assert experiment.learner.params.numel() == 3 + 3 + 3 * 2 + 2  # no statistics among the parameters
+    server.sizes = experiment.sizes(0)
+    engine.converse(experiment.method.round(server), server)
+    parts = x.split(list(sizes))
+    means = sum(p * part.mean(0) for p, part in zip((0.75, 0.25), parts, strict=True))
+    variances = sum(p * part.var(0) for p, part in zip((0.75, 0.25), parts, strict=True))
+    expected = torch.cat([0.1 * means, 0.9 + 0.1 * variances])
+    torch.testing.assert_close(server.buffers, expected)
+
+
+def test_batch_norm_learns_statistics_even_in_a_single_delayed_step(tmp_path: Path) -> None:
+    settings = {**QUICK, "model": "cnn", "norm": "batch", "width": 4, "steps": 1}
+    result = run("digits", out=tmp_path / "run", **settings, cflag={"estimator": "iag"})
+    assert result.folder is not None
+    model = load_file(result.folder / "model.safetensors")
+    assert not torch.allclose(model["1.running_mean"], torch.zeros(4))
+
+
+@pytest.mark.parametrize("estimator", ["iag", "minibatch"])
+def test_lost_scratch_changes_nothing_with_dropout_and_batch_norm(estimator: str) -> None:
+    ends = []
+    for limit in (2**30, 0):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8),
+                                    torch.nn.Dropout(0.5), torch.nn.Linear(8, 10))  # fmt: skip
+        own = {"estimator": estimator, "drift": 1.0}
+        raw = merge(load_raw("digits"), flatten({**QUICK, "model": "custom", "workers": 1, "cflag": own}))
+        experiment = Experiment(resolve(raw), model=model)
+        host, server = experiment.host(), experiment.server()
+        host.scratch_limit = limit
+        engine = LocalEngine(host, 1)
+        server.sizes = experiment.sizes(0)
+        for server.round in range(3):
+            engine.converse(experiment.method.round(server), server)
+        ends.append(torch.cat([server.params, server.buffers]))
+    assert torch.equal(*ends)
+
+
+def test_class_incremental_heads_open_as_tasks_come(tmp_path: Path) -> None:
+    """Fine-tuning then answers only with the newest classes; replay learns to tell old from new."""
+    settings = {**QUICK, "scenario": "class", "rounds": 6, "batch": 16, "width": 32, "eval_every": 6}
+    forgets = run("digits", method="finetune", out=tmp_path / "a", **settings, finetune={"lr": 0.1})
+    keeps = run("digits", method="replay", out=tmp_path / "b", **settings, replay={"lr": 0.1})
+    assert forgets.accuracy_matrix[0][0] > 0.8
+    assert forgets.accuracy_matrix[1][0] < 0.1
+    assert forgets.accuracy_matrix[1][1] > 0.8
+    assert keeps.accuracy_matrix[1][0] > 0.6
+
+
+def test_initial_accuracy_is_the_initial_models(tmp_path: Path) -> None:
+    config = resolve(merge(load_raw("digits"), flatten(QUICK)))
     experiment = Experiment(config)
-    learner = experiment.learner
-    trained = sum(p.numel() for p in learner.model.parameters())
-    statistics = sum(b.numel() for b in learner.model.buffers() if b.is_floating_point())
-    assert learner.params.numel() == trained
-    assert learner.buffers.numel() == statistics == 2 * (4 + 8 + 8)
-    before = learner.buffers.clone()
-    experiment.run(tmp_path / "run")
-    assert not torch.equal(learner.buffers, before)
-    assert torch.isfinite(learner.buffers).all()
+    model, source = build_model(config, experiment.benchmark.source), experiment.benchmark.source
+    result = experiment.run(tmp_path / "run")
+    for task, classes in enumerate(t.classes for t in experiment.benchmark.tasks):
+        mine = torch.isin(source.test.y, torch.tensor(classes))
+        logits = model(experiment.benchmark.normalise(source.test.x[mine]))[:, list(classes)]
+        right = torch.tensor(classes)[logits.argmax(1)] == source.test.y[mine]
+        assert result.initial_accuracy[task] == pytest.approx(right.float().mean().item(), abs=1e-6)
+
+
+def test_caps_are_counted(tmp_path: Path) -> None:
+    own = {"alpha": 0.1, "alpha_cap": 0.1001, "beta_cap": 1e-6, "rules": "both"}  # one of them always acts
+    result = run("digits", out=tmp_path / "run", **QUICK, cflag=own)
+    acted = sum(sum(line["clients"].get("capped", [])) for line in result.metrics)
+    assert result.costs["rate_caps"] == acted > 0
 
 
 def test_evaluation_is_on_each_clients_own_held_out_samples(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_minimal_file_and_package_produce_the_same_parameters(tmp_path: Path) ->
         "order": "cyclic",
         "adapt": "worst",
         "rules": "both",
-        "alpha_cap": float("inf"),
+        "alpha_cap": "none",
     }
     result = run(
         source=Source("points", split, split, 4), model=net(), out=tmp_path / "run", loss=two_classes,

@@ -72,7 +72,7 @@ def test_result_json_follows_its_schema(result: Result) -> None:
     schema = json.loads((files("cflag.results") / "result.schema.json").read_text())
     Draft202012Validator.check_schema(schema)
     assert result.folder is not None
-    written = json.loads((result.folder / "result.json").read_text())
+    written = json.loads((result.folder / "result.json").read_text(), parse_constant=pytest.fail)  # strictly JSON
     Draft202012Validator(schema).validate(written)
     assert set(written) == set(schema["required"])
     assert Result.load(result.folder) == result

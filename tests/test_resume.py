@@ -106,7 +106,7 @@ def test_sigkill_at_random_moments(tmp_path: Path, unbroken: Path) -> None:
     for attempt in range(30):
         process = subprocess.Popen(
             [*command, "--resume", str(out)] if (out / "config.toml").exists() else start,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         deadline = time.monotonic() + 60
         while not (out / "checkpoint").exists() and process.poll() is None and time.monotonic() < deadline:
@@ -121,7 +121,8 @@ def test_sigkill_at_random_moments(tmp_path: Path, unbroken: Path) -> None:
         if attempt < 4:
             time.sleep(moments.uniform(0, 0.1))
             process.send_signal(signal.SIGKILL)
-        process.wait(timeout=120)
+        _, errors = process.communicate(timeout=120)
+        assert errors == ""  # least of all that the folder is still in use
         if (out / "result.json").exists():
             break
     same(out, unbroken)
@@ -209,10 +210,48 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: p
         run("digits", out=tmp_path / "file" / "run", **SETTINGS)
 
 
-def test_two_processes_cannot_share_a_folder(tmp_path: Path) -> None:
+def test_two_processes_cannot_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = RunFolder.create(tmp_path / "run", resolve(QUICK))
-    with folder.locked(), pytest.raises(UserError, match="in use by another process"):
-        resume(tmp_path / "run")
+    with folder.locked():
+        other = [sys.executable, "-m", "cflag.cli", "run", "--resume", str(tmp_path / "run")]
+        done = subprocess.run(other, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "in use by another process" in done.stderr
+
+
+@pytest.mark.parametrize(("key", "old", "new"), [("seed", "1234", "1"), ("rounds", "3", "2"), ("width", "8", "9")])
+def test_a_checkpoint_is_tied_to_its_config(
+    key: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        _stop_after(2, patch)
+        with pytest.raises(Crash):
+            run("digits", out=out, workers=1, **SETTINGS)
+    text = (out / "config.toml").read_text()
+    assert f"{key} = {old}\n" in text
+    (out / "config.toml").write_text(text.replace(f"{key} = {old}\n", f"{key} = {new}\n"))
+    with pytest.raises(UserError, match=f"'{key}' was changed since the checkpoint .{old} to {new}."):
+        resume(out)
+
+
+def test_ctrl_c_between_two_runs_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes while the first run's figures are drawn stops the second, with the resume command."""
+    finish = RunFolder.finish
+
+    def interrupted(self: RunFolder, *args: Any) -> None:
+        finish(self, *args)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    out = tmp_path / "both"
+    argv = ["run", "digits", "--quiet", *[f"--set={k}={v}" for k, v in QUICK.items()], "--seeds", "1,2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "finish", interrupted)
+        assert main([*argv, "--out", str(out)]) == 130
+    assert (out / "01-cflag-1" / "result.json").exists()
+    assert not (out / "02-cflag-2" / "result.json").exists()
+    assert main(["run", "--quiet", "--resume", str(out)]) == 0
+    assert (out / "02-cflag-2" / "result.json").exists()
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

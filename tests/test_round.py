@@ -31,7 +31,7 @@ GAMMA = Fr(5, 2) / 100 * (Fr(59, 90) ** 2 + Fr(16, 9) + Fr(59, 30) ** 2) - Fr(1,
 
 
 def by_hand(**cflag: Any) -> Lab:
-    own = {"alpha": 0.1, "beta": 0.1, "estimator": "iag", "order": "cyclic", "drift": 1.0, "alpha_cap": float("inf")}
+    own = {"alpha": 0.1, "beta": 0.1, "estimator": "iag", "order": "cyclic", "drift": 1.0, "alpha_cap": "none"}
     return Lab(PAST, CURRENT, (0, 0, 0), steps=2, cflag={**own, **cflag})
 
 
@@ -220,7 +220,7 @@ def test_costs_of_a_round() -> None:
 
 def test_interference_is_removed_exactly_by_the_displacement_rule() -> None:
     """Adam: after the correction the client's whole step no longer points against m beyond the plain memory step."""
-    own = {"adapt": "worst", "rules": "interference", "alpha": 0.05, "beta": 0.05, "alpha_cap": float("inf")}
+    own = {"adapt": "worst", "rules": "interference", "alpha": 0.05, "beta": 0.05, "alpha_cap": "none"}
     lab = Lab(PAST, CURRENT, (0, 0, 0), steps=4, optimizer="adam", cflag=own)
     lab.round()
     # Adam's first step is sign(m): q = (1, 0, -1), ⟨m, q⟩ = 2/3 + 1/3 = 1.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cflag.client import Client
     from cflag.conversation import Answer, Ask, Conversation, Mean
     from cflag.data.source import Source
-    from cflag.experiment import Experiment, run
+    from cflag.experiment import Experiment, resume, run
     from cflag.methods.base import Method
     from cflag.results.result import Result
     from cflag.server import Server
@@ -34,6 +34,7 @@ _HOMES = {
     "Result": "cflag.results.result",
     "Server": "cflag.server",
     "Source": "cflag.data.source",
+    "resume": "cflag.experiment",
     "run": "cflag.experiment",
 }
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Result",
     "Server",
     "Source",
+    "resume",
     "run",
 ]
 

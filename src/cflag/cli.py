@@ -6,12 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cflag.errors import CflagError, InterruptedRunError, UserError
-from cflag.safety import cores
+from cflag.safety import cores, stop_requests
 
 if TYPE_CHECKING:
     from cflag.config import Config
@@ -28,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         args.command(args)
+        sys.stdout.flush()
     except CflagError as error:
         print(f"cflag: {error}", file=sys.stderr)
         return error.exit_code
@@ -36,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"cflag: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -124,7 +129,7 @@ def _raw(args: argparse.Namespace) -> dict[str, Any]:
 
     settings = [parse_setting(text) for text in args.set]
     if args.data_dir:
-        settings.append(("data_dir", args.data_dir))
+        settings.append(("data_dir", _absolute(args.data_dir)))
     return merge(load_raw(args.preset or "digits"), settings)
 
 
@@ -137,15 +142,18 @@ def _run(args: argparse.Namespace) -> None:
     display = Quiet() if args.quiet else Bar(console)
     root, experiments = _resumed(args) if args.resume is not None else _begun(args)
     results: list[Result] = []
-    for folder, experiment in experiments:
-        try:
-            results.append(experiment.resume(folder, display))
-        except InterruptedRunError:
-            raise InterruptedRunError(
-                f"stopped; all finished rounds are saved; continue with: cflag run --resume {root}"
-            ) from None
+    try:
+        with stop_requests() as stopped:
+            for folder, experiment in experiments:
+                if stopped():
+                    raise InterruptedRunError("stopped")
+                results.append(experiment.resume(folder, display))
+    except InterruptedRunError:
+        raise InterruptedRunError(
+            f"stopped; all finished rounds are saved; continue with: cflag run --resume {root}"
+        ) from None
     show_results(console, results)
-    if len(results) > 1:
+    if len(results) > 1 and len({len(r.accuracy_matrix) for r in results}) == 1:
         for path in _compare_figure(results, root):
             console.print(f"together: {path}", highlight=False, soft_wrap=True)
 
@@ -156,8 +164,10 @@ def _resumed(args: argparse.Namespace) -> tuple[Path, Experiments]:
     from cflag.results.folder import RunFolder
 
     _refuse_with_resume(args)
-    folders = _folders_in(args.resume)
-    return args.resume, ((folder, Experiment(RunFolder.open(folder).config())) for folder in folders)
+    configs = [(folder, RunFolder.open(folder).config()) for folder in _folders_in(args.resume)]
+    if args.data_dir:
+        configs = [(folder, replace(config, data_dir=_absolute(args.data_dir))) for folder, config in configs]
+    return args.resume, ((folder, Experiment(config)) for folder, config in configs)
 
 
 def _compare(args: argparse.Namespace) -> None:
@@ -183,7 +193,7 @@ def _compare(args: argparse.Namespace) -> None:
 
 def _refuse_with_resume(args: argparse.Namespace) -> None:
     given = {"PRESET": args.preset, "--set": args.set, "--out": args.out, "--seeds": args.seeds}
-    given |= {"--methods": args.methods, "--data-dir": args.data_dir}
+    given |= {"--methods": args.methods}
     for name, value in given.items():
         if value:
             raise UserError(f"{name} cannot be changed when resuming: --resume takes all from the folder's config.toml")
@@ -214,14 +224,19 @@ def _begun(args: argparse.Namespace) -> tuple[Path, Experiments]:
         return root, iter([(RunFolder.create(root, configs[0]).path, first)])
     root = args.out or new_folder(stem)
     refuse_existing(root)
-    names = [f"{k}-{config.method}-{config.seed}" for k, config in enumerate(configs, 1)]
+    names = [f"{k:02d}-{config.method}-{config.seed}" for k, config in enumerate(configs, 1)]
     folders = [RunFolder.create(root / name, config).path for name, config in zip(names, configs, strict=True)]
     others = ((folder, Experiment(config)) for folder, config in zip(folders[1:], configs[1:], strict=True))
     return root, chain([(folders[0], first)], others)
 
 
+def _absolute(folder: str) -> str:
+    """A run may be resumed from another folder than it was begun in."""
+    return str(Path(folder).expanduser().absolute())
+
+
 def _seed(text: str) -> int:
-    if not text.strip().isdigit():
+    if not text.strip().isdecimal():
         raise UserError(f"--seeds: '{text}' is not a whole number")
     return int(text)
 

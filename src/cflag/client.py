@@ -40,7 +40,8 @@ class Client:
         self._losses: list[tuple[str, float, int]] = []
         self._seed = seed
         self._learner = learner
-        self._scratch: dict[str, object] = {}
+        self._scratch: dict[str, tuple[Any, Tensor]] = {}
+        self._question = ""
         self._replay: np.random.Generator | None = None
 
     @property
@@ -127,22 +128,26 @@ class Client:
         """Make something that a later question of the same round will want, and try to keep it."""
         self._reseed(name)
         made = make()
-        self._scratch[name] = made
+        self._scratch[name] = (made, self.buffers.clone())
+        self._reseed(self._question)
         return made
 
     def recall(self, name: str, make: Callable[[], T]) -> T:
         """Return what `compute` made in this round, once; if it is gone, make it again with the same result.
 
-        Making it again is not counted: the algorithm asked for it once.
+        Batch-norm statistics are left as `compute` left them. Making it again is not counted: the algorithm asked for
+        it once.
         """
         if name in self._scratch:
-            return self._scratch.pop(name)  # type: ignore[return-value]
-        cost, losses, buffers = replace(self.cost), list(self._losses), self.buffers.clone()
-        self._reseed(name)
-        made = make()
-        self.cost, self._losses = cost, losses
-        self.buffers.copy_(buffers)
-        return made
+            made, buffers = self._scratch.pop(name)
+            self.buffers.copy_(buffers)
+        else:
+            cost, losses = replace(self.cost), list(self._losses)
+            self._reseed(name)
+            made = make()
+            self.cost, self._losses = cost, losses
+        self._reseed(self._question)
+        return made  # type: ignore[no-any-return]
 
     def kept(self) -> list[object]:
         """Return all that must survive a restart, so that a change can be told by identity."""
@@ -152,7 +157,7 @@ class Client:
         """Return how much memory is held for later questions."""
         return sum(
             t.numel() * t.element_size()
-            for made in self._scratch.values()
+            for made, _ in self._scratch.values()
             for t in (made if isinstance(made, tuple) else (made,))
             if isinstance(t, Tensor)
         )
@@ -168,6 +173,7 @@ class Client:
         self.occasion = occasion
         self.cost, self.remarks, self._losses, self._replay = Cost(), {}, [], None
         self._learner.current = occasion.task
+        self._question = question
         self._reseed(question)
 
     def end_question(self) -> None:

@@ -9,6 +9,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -48,18 +49,27 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     memory: MemoryOptions = field(default_factory=MemoryOptions)
     settings: Any = None
     """The method's own settings; in a file, the table named like the method."""
+    other_settings: dict[str, Any] = field(default_factory=dict, compare=False)
+    """The tables of other methods, kept so that a file means the same for each of them."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the config as it stands in a file: short keys first, tables last."""
         keys = [k for k in FIRST if k] + [f.name for f in fields(self) if f.name not in FIRST]
-        plain = {k: getattr(self, k) for k in keys if k not in ("memory", "settings")}
-        return {**plain, "memory": vars(self.memory), self.method: vars(self.settings)}
+        plain = {k: getattr(self, k) for k in keys if k not in TABLES}
+        others = {name: vars(settings) for name, settings in self.other_settings.items()}
+        return {**plain, "memory": vars(self.memory), self.method: vars(self.settings), **others}
+
+    def numbers(self) -> dict[str, Any]:
+        """Return what decides a run's numbers, to tell whether a checkpoint belongs to this config."""
+        other = {"workers", "data_dir", "device", *self.other_settings}
+        return {key: value for key, value in self.to_dict().items() if key not in other}
 
     def to_toml(self) -> str:
         """Return the config as TOML."""
         return tomli_w.dumps(self.to_dict())
 
 
+TABLES = ("memory", "settings", "other_settings")
 FIRST = ("method", "source", "scenario", "clients", "tasks", "rounds", "seed", "zeta", "model")
 
 LEAST = {
@@ -123,7 +133,8 @@ def resolve(raw: Mapping[str, Any]) -> Config:
     values = {k: _coerced(k, v, _hints(Config)[k]) for k, v in plain.items()}
     memory = _options(MemoryOptions, tables.get("memory", {}), "memory")
     settings = _options(method.Settings, tables.get(name, {}), name)
-    config = Config(**values, memory=memory, settings=settings)
+    others = {t: _options(get_method(t).Settings, v, t) for t, v in tables.items() if t not in ("memory", name)}
+    config = Config(**values, memory=memory, settings=settings, other_settings=others)
     _check(config)
     return config
 
@@ -133,7 +144,7 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def _keys(cls: type[Any]) -> list[str]:
-    return [f.name for f in fields(cls) if f.name not in ("memory", "settings")]
+    return [f.name for f in fields(cls) if f.name not in TABLES]
 
 
 def _refuse_unknown(plain: Mapping[str, Any], method: str, settings: type[Any]) -> None:
@@ -169,10 +180,11 @@ def _coerced(key: str, value: Any, hint: Any) -> Any:
             if value in get_args(choice):
                 return value
         elif choice is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
+            if isfinite(value):
+                return float(value)
         elif type(value) is choice:
             return value
-    kinds = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+    kinds = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false"}
     wanted = [kinds[c] for c in choices if c in kinds] + [f"'{w}'" for w in words]
     close = difflib.get_close_matches(str(value), words, n=1)
     hint_text = f" (did you mean '{close[0]}'?)" if close else ""

@@ -49,6 +49,7 @@ class Experiment:
         _check_custom(config.model, model, "model")
         source = source or sources.load(config.source, sources.data_dir_or_default(config.data_dir))
         self.benchmark = Benchmark(source, config)
+        config.memory.check_limits(self.benchmark.train(0, 0))
         self.method: Method = get_method(config.method)(config.settings, config)
         self.learner = Learner(
             copy.deepcopy(model) if model is not None else build_model(config, self.benchmark.source),
@@ -57,6 +58,7 @@ class Experiment:
             config.device,
             loss,
         )
+        self.learner.check(self.benchmark.train(0, 0)[:1], self.benchmark.source.classes)
         self._initial = (self.learner.params.clone(), self.learner.buffers.clone())
 
     def run(self, out: Path, display: Display | None = None) -> Result:
@@ -133,14 +135,19 @@ class Experiment:
         history.clients.update(engine.save(folder.checkpoints, f"{server.task + 1}-{server.round + 1}"))
         history.metrics_bytes = folder.append(record)
         history.model_sent = engine.model_sent(server)
+        history.peak_mb = max(history.peak_mb, engine.peak_mb())
         state = {f"state.{name}": value for name, value in server.state.items()}
-        folder.save_checkpoint({"params": server.params, "buffers": server.buffers, **state, **history.to_dict()})
+        config = {"config": self.config.numbers()}
+        folder.save_checkpoint(
+            {"params": server.params, "buffers": server.buffers, **config, **state, **history.to_dict()}
+        )
 
     def _restore(self, engine: LocalEngine, folder: RunFolder, server: Server) -> History:
         """Take up the last checkpoint, where there is one."""
         saved = folder.load_checkpoint()
         if saved is None:
             return History()
+        refuse_changed(saved.pop("config"), self.config.numbers(), folder.path)
         server.params.copy_(saved.pop("params"))
         server.buffers.copy_(saved.pop("buffers"))
         for name in [n for n in saved if n.startswith("state.")]:
@@ -165,7 +172,7 @@ class Experiment:
 
 
 def run(
-    preset: str = "digits",
+    preset: str | None = None,
     *,
     source: Source | str | None = None,
     model: nn.Module | str | None = None,
@@ -176,14 +183,20 @@ def run(
 ) -> Result:
     """Run a preset or TOML file with changes, for example `run("digits", method="cflag", cflag={"beta": 0.1})`.
 
-    A `source` or `model`, by name or your own object, replaces the preset's. The run folder is `out`, or a new one
-    under `runs/`.
+    A `source` or `model`, by name or your own object, replaces the preset's; without a preset it is Split-Digits, or
+    plain defaults where the source is your own. The run folder is `out`, or a new one under `runs/`.
     """
-    for key, part in (("source", source), ("model", model)):
-        if part is not None:
-            settings[key] = part if isinstance(part, str) else CUSTOM
-    config = resolve(merge(load_raw(preset), flatten(settings)))
-    target = Path(out) if out is not None else new_folder(f"{Path(preset).stem}-{config.method}-{config.seed}")
+    raw = load_raw(preset or "digits") if preset or not isinstance(source, Source) else {}
+    for key, part, kind in (("source", source, Source), ("model", model, nn.Module)):
+        if isinstance(part, kind):
+            settings[key] = CUSTOM
+        elif isinstance(part, str):
+            settings[key] = part
+        elif part is not None:
+            raise UserError(f"{key} must be a name or an object of {kind.__name__}, not {part!r}")
+    config = resolve(merge(raw, flatten(settings)))
+    name = f"{Path(preset or config.source).stem}-{config.method}-{config.seed}"
+    target = Path(out) if out is not None else new_folder(name)
     own_source = source if isinstance(source, Source) else None
     own_model = model if isinstance(model, nn.Module) else None
     return Experiment(config, own_source, own_model, loss).run(target, _bar() if progress else None)
@@ -193,6 +206,16 @@ def resume(folder: str | Path, **parts: Any) -> Result:
     """Resume a run folder; a run with a source, model or loss of your own needs the same ones again."""
     config = RunFolder.open(Path(folder)).config()
     return Experiment(config, **parts).resume(Path(folder))
+
+
+def refuse_changed(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    """A checkpoint belongs to the config it was made with; say which key was changed since."""
+    for key, value in now.items():
+        if before.get(key) != value:
+            raise UserError(
+                f"{path / 'config.toml'}: '{key}' was changed since the checkpoint ({before.get(key)} to {value}); "
+                "change it back, or start a new run"
+            )
 
 
 def build_model(config: Config, source: Source) -> nn.Module:

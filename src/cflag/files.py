@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +17,39 @@ if TYPE_CHECKING:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a new file beside the old one, then put it in its place in one step."""
-    fresh = path.with_name(path.name + ".new")
-    with open(fresh, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        with open(fresh, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # or a power cut could undo the replacement
+    finally:
+        os.close(folder)
+
+
+def strict_json(value: Any, indent: int | None = None) -> str:
+    """Return JSON that every reader takes: numbers that JSON does not have become null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file that people can read, too."""
-    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
+    write_atomically(path, (strict_json(value, indent=1) + "\n").encode())
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:

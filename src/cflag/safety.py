@@ -13,12 +13,18 @@ from types import FrameType
 
 from cflag.errors import CflagError, DivergedError, InterruptedRunError
 
+_outer: threading.Event | None = None
+
 
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C (or SIGTERM) into a request to stop after the current client; a second one is final."""
-    requested = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
+    """Turn the first Ctrl-C (or SIGTERM) into a request to stop after the current client; a second one is final.
+
+    Inside another `stop_requests` it is the outer one's, so that a request is never lost between two runs.
+    """
+    global _outer
+    requested = _outer or threading.Event()
+    if _outer is not None or threading.current_thread() is not threading.main_thread():
         yield requested.is_set
         return
 
@@ -27,9 +33,11 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+    _outer = requested
     try:
         yield requested.is_set
     finally:
+        _outer = None
         for number, handler in before.items():
             signal.signal(number, handler)
 

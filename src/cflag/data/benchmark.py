@@ -47,6 +47,10 @@ class Benchmark:
         for index, task in enumerate(self.tasks):
             own[index, list(task.classes)] = True
         self.heads = Heads(own, by_task=options.scenario == "task")
+        present = source.test.y.unique().tolist()
+        for index, task in enumerate(self.tasks):
+            if not set(task.classes) & set(present):
+                raise UserError(f"task {index + 1} has no test samples: {source.name}'s test half lacks its classes")
         dealt = [self._deal(index) for index in range(len(self.tasks))]
         self._train = [train for train, _ in dealt]
         self._test = [test for _, test in dealt]

@@ -39,6 +39,7 @@ class Source:
 
     def __post_init__(self) -> None:
         for half, split in (("train", self.train), ("test", self.test)):
+            _check_tensors(f"{self.name}: {half}", split)
             if len(split.x) != len(split.y) or not len(split.y):
                 raise DataError(f"{self.name}: {half} has {len(split.x)} samples and {len(split.y)} labels")
             low, high = int(split.y.min()), int(split.y.max())
@@ -53,5 +54,16 @@ class Source:
     @classmethod
     def from_tensors(cls, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], name: str = "custom") -> Source:
         """Make a source of your own tensors: (x, y) for train and for test, labels 0..classes-1."""
-        classes = int(torch.cat([train[1], test[1]]).max()) + 1
+        for half in (train, test):
+            if len(half) != 2 or not all(isinstance(part, Tensor) for part in half):
+                raise DataError(f"{name}: give (x, y) as two tensors for train and for test")
+        classes = int(torch.cat([train[1].flatten(), test[1].flatten()]).max()) + 1
         return cls(name, Split(train[0], train[1].long()), Split(test[0], test[1].long()), classes)
+
+
+def _check_tensors(where: str, split: Split) -> None:
+    """Refuse what would only fail, or silently go wrong, somewhere deep in training."""
+    if split.y.dim() != 1:
+        raise DataError(f"{where} labels have shape {tuple(split.y.shape)}, expected one number a sample")
+    if split.x.is_floating_point() and not bool(torch.isfinite(split.x).all()):
+        raise DataError(f"{where} samples hold values that are not finite")

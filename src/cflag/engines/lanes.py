@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 import traceback
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -99,6 +101,7 @@ class WorkerLane:
 def _serve(host: Host, connection: Connection, parents: Connection) -> None:
     """A worker's life: take commands until the pipe closes."""
     parents.close()  # or this worker would keep its own pipe open after the parent's death
+    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
@@ -113,6 +116,13 @@ def _serve(host: Host, connection: Connection, parents: Connection) -> None:
             connection.send(error)
         except Exception:  # a defect: show the parent where
             connection.send(RuntimeError(f"in a worker process:\n{traceback.format_exc()}"))
+
+
+def _follow(parent: int) -> None:
+    """End with the parent, also in the middle of a client: nobody waits for the answer any more."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(0)
 
 
 def _detached(reply: Any) -> Any:

@@ -6,6 +6,7 @@ changes no number in the result.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
@@ -85,6 +86,12 @@ class LocalEngine:
         """Bring every client back to the saved state."""
         for _ in self._each("restore", folder, names):
             pass
+
+    def peak_mb(self) -> float:
+        """Return the largest memory of this process and of its workers, added."""
+        replies = [peak for _, peak in self._each("peak_mb")][: len(self.lanes)]
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        return own + sum(replies) if len(self.lanes) > 1 else own
 
     def settle(self) -> Account:
         """Return the account since the last time, and open a new one."""

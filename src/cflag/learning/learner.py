@@ -62,12 +62,26 @@ class Learner:
         # Batch-norm statistics: averaged like parameters, but no gradient and no inner product sees them.
         self.buffers = _flatten(buffers, device)
 
+    def _input(self, x: Tensor) -> Tensor:
+        """Turn raw samples into the model's inputs, in its own precision."""
+        return self.normalise(x).to(self.params.dtype)
+
     def load(self, params: Tensor, buffers: Tensor) -> None:
         """Take over a global model."""
         self.params.copy_(params)
         self.buffers.copy_(buffers)
         for now, initial in self._integers:
             now.copy_(initial)
+
+    def check(self, samples: Samples, outputs: int) -> None:
+        """Refuse a model that cannot answer for these samples with one output a class."""
+        try:
+            shape = tuple(self.outputs(samples).shape)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"the model cannot take samples of shape {tuple(samples.x.shape[1:])}: {reason}") from None
+        if self._loss is None and shape != (len(samples), outputs):
+            raise UserError(f"the model returns {shape[1:]} outputs a sample; there are {outputs} classes")
 
     def loss(self, outputs: Tensor, samples: Samples) -> Tensor:
         """Return the mean loss of outputs for samples: cross entropy over the open heads, or the user's own."""
@@ -80,7 +94,7 @@ class Learner:
         self.model.train()
         here = samples.to(self.device)
         try:
-            outputs = self.model(self.normalise(here.x))
+            outputs = self.model(self._input(here.x))
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
@@ -96,7 +110,7 @@ class Learner:
         self.model.eval()
         total = torch.zeros_like(self.params)
         for one in samples.to(self.device).split(1):
-            total += self._gradient(self.loss(self.model(self.normalise(one.x)), one)) ** 2
+            total += self._gradient(self.loss(self.model(self._input(one.x)), one)) ** 2
         return total / len(samples)
 
     def _gradient(self, loss: Tensor) -> Tensor:
@@ -107,7 +121,7 @@ class Learner:
     def outputs(self, samples: Samples, batch: int = 500) -> Tensor:
         """Return the model's outputs, unmasked, with batch-norm statistics as they are."""
         self.model.eval()
-        return torch.cat([self.model(self.normalise(piece.x.to(self.device))) for piece in samples.split(batch)])
+        return torch.cat([self.model(self._input(piece.x.to(self.device))) for piece in samples.split(batch)])
 
     def probabilities(self, samples: Samples) -> Tensor:
         """Return the predicted probabilities, closed heads at zero."""

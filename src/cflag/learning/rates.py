@@ -46,6 +46,11 @@ class RateRule:
     beta_cap: float = inf
     rules: frozenset[str] = frozenset({"interference", "transference"})
 
+    @property
+    def scales_steps(self) -> bool:
+        """Whether β_i may differ from β, and so from client to client."""
+        return "transference" in self.rules
+
     def adapt(self, overlap: Overlap, weight: float) -> Rates:
         """Return α_i and β_i; `weight` is p_i in the average case, N p_i in the worst, 1 for the server's β*."""
         case = "none" if overlap.memory <= 0 else "transference" if overlap.inner > 0 else "interference"

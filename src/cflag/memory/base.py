@@ -32,6 +32,12 @@ class MemoryOptions:
                 raise UserError(f"memory.limit_bytes = {self.limit_bytes} is less than one sample: {size} bytes")
         return min(bounds) if bounds else None
 
+    def check_limits(self, samples: Samples) -> None:
+        """Refuse limits that samples like these cannot live with."""
+        limit = self.capacity(samples)
+        if limit is not None and limit < self.sample:
+            raise UserError(f"memory.sample = {self.sample} is larger than the memory's limit of {limit} samples")
+
 
 class Memory:
     """Keeps samples; a kind of memory says in `add` which. State is a handful of plain tensors."""

@@ -87,7 +87,7 @@ class FedAvgSettings:
 
     def check(self) -> None:
         """Refuse numbers that cannot work."""
-        require_positive(self, "lr")
+        require_positive(type(self).__name__.removesuffix("Settings").lower(), self, "lr")
 
 
 class FedAvg(Method):
@@ -127,9 +127,8 @@ class FedAvg(Method):
         return client.value_and_grad(batch)[1]
 
 
-def require_positive(settings: Any, *names: str) -> None:
-    """Refuse settings that are not positive numbers (the table's name is the method's)."""
-    table = type(settings).__name__.removesuffix("Settings").lower()
+def require_positive(table: str, settings: Any, *names: str) -> None:
+    """Refuse settings of a method's table that are not positive numbers."""
     for name in names:
         if not getattr(settings, name) > 0:
             raise UserError(f"{table}.{name} = {getattr(settings, name)} must be positive")

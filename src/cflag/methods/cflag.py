@@ -21,7 +21,7 @@ from cflag.conversation import Answer, Ask, Conversation, Mean
 from cflag.errors import UserError
 from cflag.learning.estimators import Components, delayed, minibatch
 from cflag.learning.optimisers import make_optimiser
-from cflag.learning.rates import Overlap, RateRule, forgetting_term
+from cflag.learning.rates import Overlap, RateRule, Rates, forgetting_term
 from cflag.methods.base import Method
 from cflag.server import Server
 
@@ -52,10 +52,10 @@ class CFlagSettings:
     """Which of the two rules act when clients' rates adapt."""
     smoothness: float = 5.0
     """L, which the paper sets to 5 by hand."""
-    alpha_cap: float | Literal["paper"] = "paper"
-    """Upper bound of α_i; "paper" is 2/(L(1+m)) with m = 1, the constraint of the problem it solves; inf is none."""
-    beta_cap: float | Literal["paper"] = inf
-    """Upper bound of β_i; "paper" is 1/(4LE), which the drift lemma needs; inf is none."""
+    alpha_cap: float | Literal["paper", "none"] = "paper"
+    """Upper bound of α_i; "paper" is 2/(L(1+m)) with m = 1, the constraint of the problem it solves."""
+    beta_cap: float | Literal["paper", "none"] = "none"
+    """Upper bound of β_i; "paper" is 1/(4LE), which the drift lemma needs."""
     measure_gamma: bool = True
     """Measure Γ(t). Where β_i differ among clients this takes one more vector up: Σ p_i a_i."""
 
@@ -63,7 +63,7 @@ class CFlagSettings:
         """Refuse numbers that cannot work."""
         for name in ("alpha", "beta", "smoothness", "alpha_cap", "beta_cap"):
             value = getattr(self, name)
-            if value != "paper" and not value > 0:
+            if not isinstance(value, str) and not value > 0:
                 raise UserError(f"cflag.{name} = {value} must be positive")
         if not 0 <= self.drift <= 1:
             raise UserError(f"cflag.drift = {self.drift} must lie between 0 and 1")
@@ -84,8 +84,9 @@ class CFlagSettings:
 
     def caps(self, steps: int) -> tuple[float, float]:
         """Return the upper bounds of α_i and β_i for E local steps."""
-        alpha_cap = 1 / self.smoothness if self.alpha_cap == "paper" else self.alpha_cap
-        beta_cap = 1 / (4 * self.smoothness * steps) if self.beta_cap == "paper" else self.beta_cap
+        paper = (1 / self.smoothness, 1 / (4 * self.smoothness * steps))
+        caps = zip((self.alpha_cap, self.beta_cap), paper, strict=True)
+        alpha_cap, beta_cap = (p if cap == "paper" else inf if cap == "none" else cap for cap, p in caps)
         return alpha_cap, beta_cap
 
 
@@ -102,10 +103,8 @@ class CFlag(Method):
         mean = yield Ask(self.gradients)  # lines 2-3
         g, m = mean.get("g"), mean.get("m")
         mean = yield Ask(self.local_steps, g=g, m=m, steps=steps, beta=beta)  # lines 4-11
-        if m is not None:
-            self.weigh(server, mean, m, self.rate_rule(steps, beta))
-        server.params -= mean.delta  # line 12
-        server.buffers = mean.buffers
+        server.params -= mean.delta if m is None else self.server_step(server, mean, m, self.rate_rule(steps, beta))
+        server.buffers = mean.buffers  # line 12
 
     # On a client ------------------------------------------------------------------------------------------------------
 
@@ -150,7 +149,7 @@ class CFlag(Method):
         client.remark(**{"lambda": overlap.inner})
         delta = rates.alpha * q + rates.beta * (drift + a)
         answer: Answer = {"delta": delta, "alpha": rates.alpha, "buffers": client.buffers}
-        if "transference" in rule.rules and self.settings.measure_gamma:
+        if rule.scales_steps and self.settings.measure_gamma:
             answer["a"] = a
         return answer
 
@@ -172,19 +171,29 @@ class CFlag(Method):
 
     # On the server ----------------------------------------------------------------------------------------------------
 
-    def weigh(self, server: Server, mean: Mean, m: Tensor, rule: RateRule) -> None:
-        """Measure Γ(t); in the server-level variant also rescale the current task's part to Section 5's β*."""
+    def server_step(self, server: Server, mean: Mean, m: Tensor, rule: RateRule) -> Tensor:
+        """Σ p_i Δ_i, or the server-level variant's α m + β* Σ p_i a_i; measures Γ(t) on the way."""
         q = self.memory_direction(m)
-        # Where all β_i are β, Σ p_i a_i follows from Σ p_i Δ_i, as Σ p_i (g − g_i) = 0; else clients sent it.
-        a = mean.get("a") if "transference" in rule.rules else (mean.delta - mean.alpha * q) / rule.beta
+        a = self.mean_steps(mean, q, rule)
+        delta: Tensor = mean.delta
         if a is None:
-            return
+            return delta
         overlap = Overlap.between(m, a, q)
         server.remark(gamma=forgetting_term(overlap, rule))
-        if self.settings.adapt == "server":
-            rates = replace(rule, rules=frozenset({"transference"})).adapt(overlap, weight=1.0)
-            server.remark(server_beta=rates.beta, capped=rates.capped)
-            mean["delta"] = rates.alpha * q + rates.beta * a
+        if self.settings.adapt != "server":
+            return delta
+        rates = self.server_rates(server, overlap, rule)
+        return rates.alpha * q + rates.beta * a
+
+    def mean_steps(self, mean: Mean, q: Tensor, rule: RateRule) -> Tensor | None:
+        """Σ p_i a_i. Where all β_i are β it follows from Σ p_i Δ_i, as Σ p_i (g − g_i) = 0; else clients sent it."""
+        return mean.get("a") if rule.scales_steps else (mean.delta - mean.alpha * q) / rule.beta
+
+    def server_rates(self, server: Server, overlap: Overlap, rule: RateRule) -> Rates:
+        """Section 5's β* where the clients' mean agrees with the memory; the plain rates where it does not."""
+        rates = replace(rule, rules=frozenset({"transference"})).adapt(overlap, weight=1.0)
+        server.remark(server_beta=rates.beta, capped=rates.capped)
+        return rates
 
     # On both ----------------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ class DerppSettings(FedAvgSettings):
 
     def check(self) -> None:
         """Refuse numbers that cannot work."""
-        require_positive(self, "lr", "alpha", "beta")
+        require_positive("derpp", self, "lr", "alpha", "beta")
 
 
 class Derpp(FedAvg):

@@ -34,7 +34,7 @@ class EwcSettings(FedAvgSettings):
 
     def check(self) -> None:
         """Refuse numbers that cannot work."""
-        require_positive(self, "lr", "strength", "fisher_samples")
+        require_positive("ewc", self, "lr", "strength", "fisher_samples")
         if not 0 <= self.decay <= 1:
             raise UserError(f"ewc.decay = {self.decay} must lie between 0 and 1")
 

@@ -21,7 +21,7 @@ class FedTrackSettings:
 
     def check(self) -> None:
         """Refuse numbers that cannot work."""
-        require_positive(self, "beta")
+        require_positive("fedtrack", self, "beta")
 
 
 class FedTrack(CFlag):

@@ -32,7 +32,7 @@ class LwfSettings(FedAvgSettings):
 
     def check(self) -> None:
         """Refuse numbers that cannot work."""
-        require_positive(self, "lr", "strength", "temperature")
+        require_positive("lwf", self, "lr", "strength", "temperature")
 
 
 class Lwf(FedAvg):

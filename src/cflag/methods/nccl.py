@@ -9,7 +9,6 @@ has one learner; here each client adapts by its own memory, and FedAvg averages 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 from torch import Tensor
@@ -27,11 +26,11 @@ class NcclSettings(FedAvgSettings):
 
     smoothness: float = 5.0
     alpha_cap: float = 0.2
-    beta_cap: float = inf
+    beta_cap: float = 1.0
 
     def check(self) -> None:
         """Refuse numbers that cannot work."""
-        require_positive(self, "lr", "smoothness", "alpha_cap", "beta_cap")
+        require_positive("nccl", self, "lr", "smoothness", "alpha_cap", "beta_cap")
         if self.smoothness * self.lr >= 1:
             raise UserError(f"nccl.lr = {self.lr} must be below 1/smoothness = {1 / self.smoothness:g}")
 

@@ -9,7 +9,6 @@ result.json, model.safetensors, figures/    once the run is finished
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from typing import Any
 
 from cflag.config import Config, load_file, resolve
 from cflag.errors import CflagError, UserError
-from cflag.files import load_state, save_state, write_atomically, write_json
+from cflag.files import load_state, save_state, strict_json, write_atomically, write_json
 from cflag.results.result import Result
 
 
@@ -34,13 +33,12 @@ class RunFolder:
     def create(cls, path: Path, config: Config) -> RunFolder:
         """Make a new run folder; refuse one that is already there."""
         refuse_existing(path)
-        folder = cls(path)
         try:
-            folder.checkpoints.mkdir(parents=True)
+            path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / "config.toml", config.to_toml().encode())
         except OSError as error:
             raise UserError(f"{path} cannot be made: {error.strerror}") from None
-        return folder
+        return cls.open(path)
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -62,10 +60,13 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep a second process out; the system lets go of the lock when this one ends, however it ends."""
+        """Keep a second process out; the system lets go of the lock when this one ends, however it ends.
+
+        A POSIX lock, because worker processes do not inherit it and so cannot hold it longer than their parent.
+        """
         with open(self.path / ".lock", "w") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise UserError(f"{self.path} is in use by another process") from None
             yield
@@ -73,7 +74,9 @@ class RunFolder:
     def append(self, record: dict[str, Any]) -> int:
         """Add a line to the metrics; return the file's length after it."""
         with open(self.metrics, "ab") as file:
-            file.write((json.dumps(record) + "\n").encode())
+            file.write((strict_json(record) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())  # the checkpoint that counts this line comes after it
             return file.tell()
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
@@ -106,5 +109,5 @@ class RunFolder:
 
 def refuse_existing(path: Path) -> None:
     """Nothing that is already there is ever overwritten."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(not p.name.endswith(".new") for p in path.iterdir())):
         raise UserError(f"{path} already exists; choose another --out, or continue it with: cflag run --resume {path}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ class History:
     costs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMS, 0))
     clients: dict[int, str] = field(default_factory=dict)
     metrics_bytes: int = 0
+    peak_mb: float = 0.0
     model_sent: bool = False
     """Whether clients have the present global model, so that it is not counted as sent again."""
 
@@ -78,7 +78,7 @@ class History:
             accuracy_matrix=[accuracies(counts) for counts in self.after_task],
             initial_accuracy=accuracies(self.initial),
             client_matrices=[[[_ratio(c) for c in counts[k]] for counts in self.after_task] for k in clients],
-            costs={**self.costs, "peak_mb": round(_peak_mb(), 1)},
+            costs={**self.costs, "peak_mb": round(self.peak_mb, 1)},
             config=config.to_dict(),
             versions=versions(),
             folder=folder,
@@ -109,8 +109,3 @@ def _weighted(values: list[Any] | None, server: Server) -> float | None:
         return None
     sizes = [server.sizes[number] for number in sorted(server.sizes)]
     return float(sum(v * n for v, n in zip(values, sizes, strict=True)) / sum(sizes))
-
-
-def _peak_mb() -> float:
-    """The largest memory of this process plus that of its largest worker (ru_maxrss is in kB on Linux)."""
-    return sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1e3
