@@ -247,3 +247,11 @@ def test_output_that_goes_nowhere_is_no_traceback() -> None:
         done = subprocess.run(f"{program} {target}", shell=True, capture_output=True, text=True, check=False)
         assert "Traceback" not in done.stderr
         assert "Exception ignored" not in done.stderr
+
+
+def test_a_run_outlives_the_reader_of_its_output(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m cflag.cli run digits {' '.join(FLAGS)} --out {tmp_path / 'run'} | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert "task 1/2 done" in done.stdout
+    assert (tmp_path / "run" / "result.json").exists()

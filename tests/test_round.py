@@ -80,6 +80,9 @@ def test_server_level_beta() -> None:
     expected = [float(-(TENTH * M[k] + best * mean_a[k])) for k in range(3)]
     assert lab.round().tolist() == pytest.approx(expected, abs=1e-14)
     assert lab.server.remarks["server_beta"] == pytest.approx(float(best), abs=1e-15)
+    # Γ* = -(1 - Lα)² Λ² / (2 L ‖Σ p_i a_i‖²)
+    least = -(Fr(1, 2) ** 2) * Fr(59, 270) ** 2 / (2 * 5 * sum(v * v for v in mean_a))
+    assert lab.server.remarks["gamma_adapted"] == pytest.approx(float(least), abs=1e-15)
 
 
 def test_caps_bind_and_are_counted() -> None:

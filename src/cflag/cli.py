@@ -134,11 +134,9 @@ def _raw(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from rich.console import Console
+    from cflag.results.display import Bar, PatientConsole, Quiet, show_results
 
-    from cflag.results.display import Bar, Quiet, show_results
-
-    console = Console()
+    console = PatientConsole()
     display = Quiet() if args.quiet else Bar(console)
     root, experiments = _resumed(args) if args.resume is not None else _begun(args)
     results: list[Result] = []
@@ -171,13 +169,11 @@ def _resumed(args: argparse.Namespace) -> tuple[Path, Experiments]:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from rich.console import Console
-
     from cflag.compare import plan, prepare, run_all
-    from cflag.results.display import Overview
+    from cflag.results.display import Overview, PatientConsole
     from cflag.results.table import as_text, write_tables
 
-    console = Console()
+    console = PatientConsole()
     seeds = [_seed(text) for text in args.seeds.split(",")]
     jobs = plan(_raw(args), args.methods.split(","), seeds, args.budget, args.out)
     prepare(jobs)

@@ -193,6 +193,7 @@ class CFlag(Method):
         """Section 5's β* where the clients' mean agrees with the memory; the plain rates where it does not."""
         rates = replace(rule, rules=frozenset({"transference"})).adapt(overlap, weight=1.0)
         server.remark(server_beta=rates.beta, capped=rates.capped)
+        server.remark(gamma_adapted=forgetting_term(overlap, replace(rule, beta=rates.beta)))
         return rates
 
     # On both ----------------------------------------------------------------------------------------------------------

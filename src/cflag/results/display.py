@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +15,15 @@ from rich.table import Table
 
 from cflag.results.result import Result
 from cflag.results.table import as_text
+
+
+class PatientConsole(Console):
+    """A console whose reader may go away, as `head` does, without ending the work."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing more."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Display(Protocol):
