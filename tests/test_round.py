@@ -216,8 +216,8 @@ def test_costs_of_a_round() -> None:
     account = lab.engine.settle()
     assert (account.cost.current, account.cost.memory) == (3 + 2, 2)
     vector = 3 * 8
-    # up: g, m, then Δ and the number α; down: x, then g, m and the numbers E and β; for two clients.
-    assert account.bytes_up == 2 * (2 * vector + vector + 8)
+    # up: g, m and its factor, then Δ and the number α; down: x, then g, m and the numbers E and β; for two clients.
+    assert account.bytes_up == 2 * (2 * vector + 8 + vector + 8)
     assert account.bytes_down == 2 * (vector + 2 * vector + 2 * 8)
 
 
@@ -277,7 +277,7 @@ def test_vanishing_steps_keep_the_plain_rates(tiny: float) -> None:
 
 
 def test_without_drift_correction_nobody_computes_or_sends_g() -> None:
-    """Mini-batches and drift 0: E samples a client and the memory; up m, Δ and α; down x, m, E and β."""
+    """Mini-batches and drift 0: E samples a client and the memory; up m, its factor, Δ and α; down x, m, E and β."""
     lab = Lab(PAST, CURRENT, (0, 0, 0), steps=2, cflag={"estimator": "minibatch", "drift": 0.0, "adapt": "off"})
     lab.round()
     lab.engine.settle()
@@ -285,7 +285,7 @@ def test_without_drift_correction_nobody_computes_or_sends_g() -> None:
     account = lab.engine.settle()
     assert (account.cost.current, account.cost.memory) == (2 + 2, 2)
     vector = 3 * 8
-    assert account.bytes_up == 2 * (2 * vector + 8)
+    assert account.bytes_up == 2 * (2 * vector + 2 * 8)
     assert account.bytes_down == 2 * (2 * vector + 2 * 8)
 
 
@@ -301,3 +301,12 @@ def test_without_drift_correction_it_is_fedavg_and_a_memory_step(
     total = sum(len(rows) for rows in data[1])
     m = sum((len(r) / total * gradient(p, x) for p, r in zip(*data, strict=True)), torch.zeros(3))
     torch.testing.assert_close(lab.round(), fedavg.round() - 0.05 * m)
+
+
+@pytest.mark.parametrize(("weights", "expected"), [("current", [2 / 3, 0, -1 / 3]), ("memory", [1 / 4, 0, -3 / 4])])
+def test_weights_of_the_memory_gradient(weights: str, expected: list[float]) -> None:
+    """Client 0 has 2 of 3 current samples but only 1 of 4 memory samples; m_0 = (1, 0, 0), m_1 = (0, 0, -1)."""
+    past: list[list[Row]] = [[(1, 0, 0, -1)], [(0, 0, 1, 1)] * 3]
+    own = {"adapt": "off", "alpha": 1.0, "beta": 1e-12, "weights": weights}
+    lab = Lab(past, CURRENT, (0, 0, 0), steps=1, cflag=own)
+    assert lab.round().tolist() == pytest.approx([-v for v in expected], abs=1e-9)

@@ -50,6 +50,8 @@ class CFlagSettings:
     """Whose rates adapt: nobody's, each client's (average or worst case), or the server's (Section 5's β*)."""
     rules: Literal["both", "interference", "transference"] = "interference"
     """Which of the two rules act when clients' rates adapt."""
+    weights: Literal["current", "memory"] = "current"
+    """Whose share a memory gradient has in m: p_i of the current task as in the paper, or of all memory samples."""
     smoothness: float = 5.0
     """L, which the paper sets to 5 by hand."""
     alpha_cap: float | Literal["paper", "none"] = "paper"
@@ -101,7 +103,7 @@ class CFlag(Method):
         """Algorithm 1, one round."""
         steps, beta = self.steps(server), self.beta(server)
         mean = yield Ask(self.gradients)  # lines 2-3
-        g, m = mean.get("g"), mean.get("m")
+        g, m = mean.get("g"), mean.m / mean.factor if "m" in mean else None
         mean = yield Ask(self.local_steps, g=g, m=m, steps=steps, beta=beta)  # lines 4-11
         server.params -= mean.delta if m is None else self.server_step(server, mean, m, self.rate_rule(steps, beta))
         server.buffers = mean.buffers  # line 12
@@ -116,7 +118,10 @@ class CFlag(Method):
             answer["g"] = g_i
         if client.task > 0 and client.memory.enabled:  # the first task has no past: plain FedTrack rounds
             drawn = client.memory.draw(client.rng("memory"))
-            answer["m"] = torch.zeros_like(client.params) if drawn is None else client.value_and_grad(drawn)[1]
+            m_i = torch.zeros_like(client.params) if drawn is None else client.value_and_grad(drawn)[1]
+            # Means are weighted by p_i; this factor turns p_i into the memory's share, up to its own mean.
+            factor = 1.0 if self.settings.weights == "current" else len(client.memory) / len(client.data)
+            answer.update(m=factor * m_i, factor=factor)
         return answer
 
     def local_steps(
