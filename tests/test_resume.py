@@ -122,7 +122,8 @@ def test_sigkill_at_random_moments(tmp_path: Path, unbroken: Path) -> None:
             time.sleep(moments.uniform(0, 0.1))
             process.send_signal(signal.SIGKILL)
         _, errors = process.communicate(timeout=120)
-        assert errors == ""  # least of all that the folder is still in use
+        assert "in use" not in errors
+        assert "Traceback" not in errors
         if (out / "result.json").exists():
             break
     same(out, unbroken)

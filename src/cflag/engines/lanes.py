@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from types import TracebackType
 from typing import Any, Protocol
 
 import torch
@@ -101,6 +103,7 @@ class WorkerLane:
 def _serve(host: Host, connection: Connection, parents: Connection) -> None:
     """A worker's life: take commands until the pipe closes."""
     parents.close()  # or this worker would keep its own pipe open after the parent's death
+    sys.excepthook = _lost_parent
     threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -116,6 +119,12 @@ def _serve(host: Host, connection: Connection, parents: Connection) -> None:
             connection.send(error)
         except Exception:  # a defect: show the parent where
             connection.send(RuntimeError(f"in a worker process:\n{traceback.format_exc()}"))
+
+
+def _lost_parent(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The threads that hand tensors over meet a dead parent before `_follow` does; that is no news to the user."""
+    if not issubclass(kind, EOFError | ConnectionError):
+        sys.__excepthook__(kind, error, trace)
 
 
 def _follow(parent: int) -> None:
