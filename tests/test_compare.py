@@ -23,7 +23,9 @@ RAW: dict[str, Any] = merge(load_raw("digits"), flatten({**QUICK, "eval_every": 
 
 def result(method: str, seed: int, last: list[float], **costs: float) -> Result:
     spent = dict.fromkeys(("gradients_current", "gradients_memory", "bytes_up", "bytes_down", "seconds"), 0.0)
-    return Result(method, seed, [[0.9, 0.5], last], [0.5, 0.5], [], {**spent, **costs}, {}, {})
+    matrices = {"task": [[0.9, 0.5], last], "class": [[0.8, 0.1], [0.2, 0.4]]}
+    config = {"scenario": "task", "rounds": 7}
+    return Result(method, seed, matrices, [0.5, 0.5], [], {**spent, **costs}, config, {})
 
 
 RESULTS = [
@@ -36,9 +38,9 @@ RESULTS = [
 def test_table_by_hand() -> None:
     """Acc 80 and 90, forgetting 20 and 10: means 85 and 15, standard deviation 5√2; learned (90+90)/2, (90+100)/2."""
     lines = as_markdown(RESULTS).splitlines()
-    assert lines[0].startswith("| method | Acc % | Forget % | learned % |")
-    assert lines[2].startswith("| one | 85.0 ± 7.1 | 15.0 ± 7.1 | 92.5 | 0.0 | 0.0 | 3.0 |")
-    assert lines[3].startswith("| two | 90.0 | 0.0 | 90.0 | 0.0 | 1,234.6 |")
+    assert lines[0].startswith("| method | Acc % | Forget % | other % | learn % | rounds |")
+    assert lines[2].startswith("| one | 85.0 ± 7.1 | 15.0 ± 7.1 | 30.0 | 92.5 | 7 | 0 | 0 | 3 |")
+    assert lines[3].startswith("| two | 90.0 | 0.0 | 30.0 | 90.0 | 7 | 0 | 1,235 |")
 
 
 def test_csv_has_a_line_a_run_with_plain_numbers() -> None:

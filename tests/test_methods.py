@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflag import Experiment, Server, run
+from cflag import Experiment, run
 from cflag.config import load_raw, merge, resolve
 from cflag.conversation import Occasion
 from cflag.data.samples import Samples
@@ -180,10 +180,15 @@ def test_sampled_labels_give_another_fisher_and_both_run(tmp_path: Path) -> None
 
 
 def test_joint_trains_on_everything() -> None:
-    """One full-batch step: client 0 has three samples in all, client 1 two; weights are still p_i of the task."""
+    """Full-batch steps: client 0 has three samples in all, client 1 two; weights are still p_i of the task.
+
+    `steps` is one task's number; with two tasks of data a round takes two.
+    """
     lab = Lab(PAST, CURRENT, (0, 0, 0), method="joint", steps=1, batch=9, joint={"lr": 0.1})
-    # client 0: ⅓ [(1,0,0) + (-1,0,0) + (0,-2,0)], client 1: ½ [(0,0,-1) + (0,0,-3)]
-    assert lab.round().tolist() == pytest.approx([0, 0.1 * 2 / 3 * 2 / 3, 0.1 / 3 * 2])
+    # Gradients: client 0 has ⅓ [(x − 1) + (x + 1), y − 2, 0], client 1 has ½ [0, 0, (z − 1) + (z − 3)].
+    y, z = 0.1 * 2 / 3, 0.1 * 2
+    y, z = y + 0.1 * (2 - y) / 3, z + 0.1 * (2 - z)
+    assert lab.round().tolist() == pytest.approx([0, 2 / 3 * y, 1 / 3 * z])
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -231,7 +236,7 @@ def test_derpp_stores_the_global_models_logits_and_pulls_towards_them(tmp_path: 
     experiment = Experiment(config)
     host = Host(experiment.benchmark, experiment.method, experiment.learner, config.memory, config.seed)
     engine = LocalEngine(host, 1)
-    server = Server(experiment.learner.params.clone(), experiment.learner.buffers.clone(), rounds=1)
+    server = experiment.server()
     server.sizes = {c: experiment.benchmark.size(c, 0) for c in range(5)}
     engine.converse(experiment.method.end_task(server), server)
     client = host.clients[0]

@@ -59,8 +59,9 @@ def test_relations_between_metrics(a: Matrix) -> None:
 
 
 def test_accuracy_is_over_all_samples_not_over_clients() -> None:
-    counts: Counts = [[(1, 1), (0, 0)], [(1, 3), (2, 4)]]
-    assert accuracies(counts) == [2 / 4, 2 / 4]
+    counts: Counts = [[(1, 0, 1), (0, 0, 0)], [(1, 1, 3), (2, 1, 4)]]
+    assert accuracies(counts, by_task=True) == [2 / 4, 2 / 4]
+    assert accuracies(counts, by_task=False) == [1 / 4, 1 / 4]
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +137,8 @@ def test_progress_bar_shows_task_round_accuracy_and_time_left(capsys: pytest.Cap
 
 
 def test_history_survives_json() -> None:
-    history = History(done=3, initial=[[(1, 2)]], clients={4: "file"}, metrics_bytes=7, model_sent=True)
+    history = History(done=3, initial=[[(1, 0, 2)]], clients={4: "file"}, metrics_bytes=7, model_sent=True)
     back = History.from_dict(json.loads(json.dumps(history.to_dict())))
     assert back.clients == {4: "file"}
     assert (back.done, back.metrics_bytes, back.model_sent) == (3, 7, True)
-    assert accuracies(back.initial) == [0.5]
+    assert accuracies(back.initial, by_task=True) == [0.5]

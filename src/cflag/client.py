@@ -93,13 +93,19 @@ class Client:
             self._replay = self.rng("replay")
         return self.memory.draw(self._replay, count)
 
-    def outputs(self, samples: Samples, params: Tensor) -> Tensor:
-        """Return another model's outputs on samples: that of `params`, with this model's statistics."""
+    def outputs(self, samples: Samples, params: Tensor | None = None) -> Tensor:
+        """Return the model's outputs on samples, or those it has with other parameters and the same statistics."""
+        if params is None:
+            return self._learner.outputs(samples)
         own = self.params.clone()
         self.params.copy_(params)
         outputs = self._learner.outputs(samples)
         self.params.copy_(own)
         return outputs
+
+    def features(self, samples: Samples) -> Tensor:
+        """Return what the model's last dense layer takes in for these samples."""
+        return self._learner.features(samples)
 
     @property
     def heads(self) -> Heads:

@@ -76,7 +76,7 @@ class Experiment:
     def server(self) -> Server:
         """Return the server with the initial model."""
         params, buffers = self._initial
-        return Server(params.clone(), buffers.clone(), self.config.rounds)
+        return Server(params.clone(), buffers.clone(), self.config.rounds, self.learner, self.config.seed)
 
     def sizes(self, task: int) -> dict[int, int]:
         """Return how many samples each client has of a task."""
@@ -100,7 +100,7 @@ class Experiment:
         history = self._restore(engine, folder, server)
         display.start(self.config.method, tasks, rounds, history.done)
         if not history.initial:
-            history.initial = engine.evaluate(server, range(tasks))
+            history.initial = engine.evaluate(server, range(tasks), {})
 
         for done in range(history.done, tasks * rounds):
             started = time.perf_counter()
@@ -122,11 +122,12 @@ class Experiment:
 
     def _evaluate(self, engine: LocalEngine, server: Server) -> Counts | None:
         """Test all tasks at the end of one, those seen so far in between, on schedule."""
-        if server.round == self.config.rounds - 1:
-            return engine.evaluate(server, range(len(self.benchmark.tasks)))
-        if (server.round + 1) % self.config.eval_every == 0:
-            return engine.evaluate(server, range(server.task + 1))
-        return None
+        last = server.round == self.config.rounds - 1
+        if not last and (server.round + 1) % self.config.eval_every:
+            return None
+        engine.converse(self.method.before_test(server), server)
+        tasks = range(len(self.benchmark.tasks) if last else server.task + 1)
+        return engine.evaluate(server, tasks, self.method.tested_with(server))
 
     def _checkpoint(
         self, engine: LocalEngine, folder: RunFolder, server: Server, history: History, record: dict[str, Any]
@@ -146,7 +147,7 @@ class Experiment:
         """Take up the last checkpoint, where there is one."""
         saved = folder.load_checkpoint()
         if saved is None:
-            return History()
+            return History(self.benchmark.heads.by_task)
         refuse_changed(saved.pop("config"), self.config.numbers(), folder.path)
         server.params.copy_(saved.pop("params"))
         server.buffers.copy_(saved.pop("buffers"))

@@ -54,11 +54,14 @@ def write_json(path: Path, value: Any) -> None:
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
     """Save tensors and JSON values under their names in one safetensors file."""
+    import torch
     from safetensors.torch import save
     from torch import Tensor
 
     # Cloned, because views of one flat vector share their storage, which safetensors refuses.
-    tensors = {name: v.detach().cpu().clone() for name, v in state.items() if isinstance(v, Tensor)}
+    # Contiguous, because a convolution's weights lie channels last.
+    whole = torch.contiguous_format
+    tensors = {k: v.detach().cpu().clone(memory_format=whole) for k, v in state.items() if isinstance(v, Tensor)}
     plain = {name: value for name, value in state.items() if name not in tensors}
     write_atomically(path, save(tensors, metadata={"json": json.dumps(plain)}))
 

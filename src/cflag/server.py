@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
+
+from cflag.streams import torch_seed
+
+if TYPE_CHECKING:
+    from cflag.learning.learner import Learner
 
 
 @dataclass
@@ -22,11 +28,18 @@ class Server:
     """The global batch-norm statistics, flat; empty for a model without."""
     rounds: int
     """T, the number of rounds of each task."""
+    learner: Learner
+    """A model to compute with, for methods whose server does; load parameters into it first."""
+    seed: int = 0
     task: int = 0
     round: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
     remarks: dict[str, float] = field(default_factory=dict)
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return the server's random stream for a purpose in this round."""
+        return torch.Generator().manual_seed(torch_seed(self.seed, purpose, self.task, self.round))
 
     def remark(self, **values: float) -> None:
         """Note something about this round for the metrics."""

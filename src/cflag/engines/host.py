@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cflag.client import Client
-from cflag.conversation import Ask, Occasion, Reply
+from cflag.conversation import Ask, Occasion, Reply, Value
 from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
 from cflag.files import load_state, save_state
@@ -20,6 +20,9 @@ from cflag.learning.learner import Learner
 from cflag.memory import MEMORIES
 from cflag.memory.base import Memory, MemoryOptions
 from cflag.methods.base import Method
+
+Count = tuple[int, int, int]
+"""Right answers with the task known, right answers without, and samples."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +76,25 @@ class Host:
             yield Reply(answer, len(client.data), client.cost, client.remarks)
 
     def evaluate(
-        self, numbers: Sequence[int], tasks: Sequence[int], model: GlobalModel, current: int
-    ) -> Iterator[list[tuple[int, int]]]:
-        """Count each client's right answers, and all, on its held-out samples of each task."""
+        self,
+        numbers: Sequence[int],
+        tasks: Sequence[int],
+        model: GlobalModel,
+        current: int,
+        sent: Mapping[str, Value],
+    ) -> Iterator[list[Count]]:
+        """Count each client's right answers, with and without the task known, on its held-out samples of each task."""
         self.learner.load(model.params, model.buffers)
         self.learner.current = current
         for number in numbers:
             held_out = [self.benchmark.test(number, task) for task in tasks]
-            right = self.learner.correct(Samples.cat(held_out)) if any(map(len, held_out)) else torch.zeros(0)
+            right = torch.zeros(0, 2)
+            if any(map(len, held_out)):
+                together = Samples.cat(held_out)
+                scores = self.method.scores(self._client(number, current), together, **sent)
+                right = self.learner.right(scores, together)
             pieces = right.split([len(samples) for samples in held_out])
-            yield [(int(piece.sum()), len(piece)) for piece in pieces]
+            yield [(int(piece[:, 0].sum()), int(piece[:, 1].sum()), len(piece)) for piece in pieces]
 
     def save(self, numbers: Sequence[int], folder: Path, stamp: str) -> Iterator[str | None]:
         """Save the clients that changed since the last time; say under which name, or None for the others."""

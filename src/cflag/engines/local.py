@@ -7,7 +7,7 @@ changes no number in the result.
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cflag.conversation import Answer, Ask, Conversation, Cost, Mean, Occasion, Reply, nbytes
-from cflag.engines.host import GlobalModel, Host
+from cflag.conversation import Answer, Ask, Conversation, Cost, Mean, Occasion, Reply, Value, nbytes
+from cflag.engines.host import Count, GlobalModel, Host
 from cflag.engines.lanes import HereLane, Lane, WorkerLane
 from cflag.errors import CflagError, DivergedError, InterruptedRunError
 from cflag.server import Server
 
-Counts = list[list[tuple[int, int]]]
-"""Right answers and samples: a row a client, a column a task."""
+Counts = list[list[Count]]
+"""A row a client, a column a task."""
 
 
 class Account:
@@ -73,10 +73,11 @@ class LocalEngine:
             mean.add(reply.answer, reply.samples / occasion.samples, number)
         return mean.result()
 
-    def evaluate(self, server: Server, tasks: Sequence[int]) -> Counts:
-        """Test the global model on every client's held-out samples of these tasks."""
+    def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
+        """Test the global model, and what a method sends with it, on every client's held-out samples of these tasks."""
         model = GlobalModel(server.params, server.buffers)
-        return [counts for _, counts in self._each("evaluate", list(tasks), model, server.task)]
+        given = {name: value for name, value in sent.items() if value is not None}
+        return [counts for _, counts in self._each("evaluate", list(tasks), model, server.task, given)]
 
     def save(self, folder: Path, stamp: str) -> dict[int, str]:
         """Save the clients that changed; return the files they are in."""

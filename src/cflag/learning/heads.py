@@ -17,7 +17,8 @@ class Heads:
     def __init__(self, own: Tensor, by_task: bool) -> None:
         self.by_task = by_task
         self.own = own
-        self.open = own if by_task else own.cumsum(0) > 0
+        self.seen = own.cumsum(0) > 0
+        self.open = own if by_task else self.seen
         self._closed = ~self.open
         self._all_open = bool(self.open.all())
 
@@ -36,3 +37,11 @@ class Heads:
             return logits
         rows = tasks if self.by_task else tasks.clamp(min=current)
         return logits.masked_fill(self._closed.to(logits.device)[rows], -torch.inf)
+
+    def right(self, scores: Tensor, labels: Tensor, tasks: Tensor, current: int) -> Tensor:
+        """Return (n, 2): is the answer right among the task's own classes, and among all classes seen so far."""
+        chosen = [
+            scores.masked_fill(~allowed.to(scores.device)[rows], -torch.inf).argmax(1)
+            for allowed, rows in ((self.own, tasks), (self.seen, tasks.clamp(min=current)))
+        ]
+        return torch.stack([answer == labels for answer in chosen], dim=1)

@@ -24,12 +24,22 @@ def _flatten(tensors: Sequence[Tensor], device: str) -> Tensor:
     """Move tensors into one contiguous vector and make each a view of its part."""
     if not tensors:
         return torch.zeros(0, device=device)
-    flat = torch.cat([t.detach().reshape(-1) for t in tensors])
-    offset = 0
-    for tensor in tensors:
-        tensor.data = flat[offset : offset + tensor.numel()].view(tensor.shape)
-        offset += tensor.numel()
+    flat = _cat(tensors)
+    for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.data = part.view(_channels_last(tensor).shape)
+        if tensor.dim() == 4:
+            tensor.data = tensor.data.permute(0, 3, 1, 2)
     return flat
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    """Put a convolution's weights in the order of memory in which it is fastest on a CPU."""
+    return tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
+
+
+def _cat(tensors: Sequence[Tensor]) -> Tensor:
+    """Join tensors into one flat vector."""
+    return torch.cat([_channels_last(t.detach()).reshape(-1) for t in tensors])
 
 
 class Learner:
@@ -64,7 +74,8 @@ class Learner:
 
     def _input(self, x: Tensor) -> Tensor:
         """Turn raw samples into the model's inputs, in its own precision."""
-        return self.normalise(x).to(self.params.dtype)
+        x = self.normalise(x).to(self.params.dtype)
+        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
     def load(self, params: Tensor, buffers: Tensor) -> None:
         """Take over a global model."""
@@ -115,7 +126,7 @@ class Learner:
 
     def _gradient(self, loss: Tensor) -> Tensor:
         grads = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        return torch.cat([g.reshape(-1) for g in grads])
+        return _cat(grads)
 
     @torch.no_grad()
     def outputs(self, samples: Samples, batch: int = 500) -> Tensor:
@@ -128,8 +139,20 @@ class Learner:
         here = samples.to(self.device)
         return self.heads.mask(self.outputs(here), here.task, self.current).softmax(1)
 
-    def correct(self, samples: Samples) -> Tensor:
-        """Return for each sample whether the model's answer is its label."""
-        here = samples.to(self.device)
-        logits = self.heads.mask(self.outputs(here), here.task, self.current)
-        return (logits.argmax(1) == here.y).cpu()
+    def right(self, scores: Tensor, samples: Samples) -> Tensor:
+        """Return which samples these scores answer right, (n, 2): knowing their task, and not knowing it."""
+        here = samples.to(scores.device)
+        return self.heads.right(scores, here.y, here.task, self.current).cpu()
+
+    def features(self, samples: Samples) -> Tensor:
+        """Return what the model's last dense layer takes in, a row a sample."""
+        seen: list[Tensor] = []
+        with self._last_dense().register_forward_pre_hook(lambda _, taken: seen.append(taken[0])):
+            self.outputs(samples)
+        return torch.cat(seen)
+
+    def _last_dense(self) -> nn.Linear:
+        dense = [module for module in self.model.modules() if isinstance(module, nn.Linear)]
+        if not dense:
+            raise UserError("this method needs features: the model must end in an nn.Linear layer")
+        return dense[-1]

@@ -63,6 +63,18 @@ class Method:
         if self.uses_memory:
             yield Ask(self.remember)
 
+    def before_test(self, server: Server) -> Conversation:
+        """Before the model is tested, for a method whose answers need more than the model."""
+        yield from ()
+
+    def tested_with(self, server: Server) -> dict[str, Value | None]:
+        """Return what `scores` needs beside the model."""
+        return {}
+
+    def scores(self, client: Client, samples: Samples, **sent: Any) -> Tensor:
+        """Return a score of each class for each held-out sample, (n, outputs): here the model's outputs."""
+        return client.outputs(samples)
+
     def remember(self, client: Client) -> Answer:
         """Choose which samples of the finished task stay in memory."""
         client.memory.add(client.data, client.rng("remember"))

@@ -1,7 +1,7 @@
 """Joint training: the upper bound. Every client keeps all it ever saw and trains on all tasks so far.
 
-Not a continual method: it is what one would get without any limit on memory. The same number of local steps as the
-other methods, each on a mini-batch of all tasks so far.
+Not a continual method: it is what one would get without any limit on memory. A round makes as many passes over all
+tasks so far as the other methods make over the current one, so it takes more steps with every task.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from cflag.conversation import Answer
 from cflag.data.samples import Samples
 from cflag.learning.estimators import Components
 from cflag.methods.base import FedAvg, FedAvgSettings
+from cflag.server import Server
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Joint(FedAvg):
 
     Settings = JointSettings
     uses_memory = True
+
+    def steps(self, server: Server) -> int:
+        """E for one task's data, times the tasks so far: they have as many samples each, but for a few."""
+        return super().steps(server) * (server.task + 1)
 
     def batches(self, client: Client) -> Iterator[Samples]:
         """Yield mini-batches of everything the client has seen."""

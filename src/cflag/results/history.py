@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cflag.config import Config
+from cflag.engines.host import Count
 from cflag.engines.local import Account, Counts
 from cflag.results.result import Result, versions
 from cflag.server import Server
@@ -18,6 +19,8 @@ SUMS = ("gradients_current", "gradients_memory", "bytes_up", "bytes_down", "rate
 class History:
     """Rounds done, test counts after each task, sums of the costs, and where the files stand."""
 
+    by_task: bool = True
+    """Whether the scenario tells a sample's task: which of the two accuracies is the run's own."""
     done: int = 0
     initial: Counts = field(default_factory=list)
     after_task: list[Counts] = field(default_factory=list)
@@ -46,7 +49,7 @@ class History:
         caps = sum(per_client.get("capped", [])) + int(remarks.get("capped", 0))
         for name, value in {**spent, "rate_caps": caps}.items():
             self.costs[name] += value
-        seen = accuracies(counts)[: server.task + 1] if counts is not None else None
+        seen = accuracies(counts, self.by_task)[: server.task + 1] if counts is not None else None
         return {
             "task": server.task + 1,
             "round": server.round + 1,
@@ -75,9 +78,14 @@ class History:
         return Result(
             method=config.method,
             seed=config.seed,
-            accuracy_matrix=[accuracies(counts) for counts in self.after_task],
-            initial_accuracy=accuracies(self.initial),
-            client_matrices=[[[_ratio(c) for c in counts[k]] for counts in self.after_task] for k in clients],
+            matrices={
+                "task": [accuracies(counts, by_task=True) for counts in self.after_task],
+                "class": [accuracies(counts, by_task=False) for counts in self.after_task],
+            },
+            initial_accuracy=accuracies(self.initial, self.by_task),
+            client_matrices=[
+                [[_ratio(count, self.by_task) for count in counts[k]] for counts in self.after_task] for k in clients
+            ],
             costs={**self.costs, "peak_mb": round(self.peak_mb, 1)},
             config=config.to_dict(),
             versions=versions(),
@@ -85,15 +93,15 @@ class History:
         )
 
 
-def accuracies(counts: Counts) -> list[float]:
-    """Return the accuracy on each task over all clients' held-out samples."""
-    columns = [list(column) for column in zip(*counts, strict=True)]
-    return [sum(right for right, _ in column) / max(sum(n for _, n in column), 1) for column in columns]
+def accuracies(counts: Counts, by_task: bool) -> list[float]:
+    """Return the accuracy on each task over all clients' held-out samples, with their task known or not."""
+    columns = [[sum(part) for part in zip(*column, strict=True)] for column in zip(*counts, strict=True)]
+    return [_ratio((known, unknown, total), by_task) or 0.0 for known, unknown, total in columns]
 
 
-def _ratio(count: tuple[int, int]) -> float | None:
-    right, total = count
-    return right / total if total else None
+def _ratio(count: Count, by_task: bool) -> float | None:
+    known, unknown, total = count
+    return (known if by_task else unknown) / total if total else None
 
 
 def _columns(account: Account) -> dict[str, list[Any]]:

@@ -50,13 +50,24 @@ class Result:
 
     method: str
     seed: int
-    accuracy_matrix: Matrix
+    matrices: dict[str, Matrix]
+    """The accuracy matrix with the task of a sample known ("task") and not known ("class"), from the same run."""
     initial_accuracy: list[float]
     client_matrices: list[list[list[float | None]]]
     costs: dict[str, float]
     config: dict[str, Any]
     versions: dict[str, str]
     folder: Path | None = field(default=None, compare=False)
+
+    @property
+    def accuracy_matrix(self) -> Matrix:
+        """The matrix of the run's own scenario."""
+        return self.matrices["task" if self.config["scenario"] == "task" else "class"]
+
+    @property
+    def other_matrix(self) -> Matrix:
+        """The same run read the other way: class-incremental where it is task-incremental, and the reverse."""
+        return self.matrices["class" if self.config["scenario"] == "task" else "task"]
 
     @property
     def average_accuracy(self) -> float:
@@ -88,13 +99,14 @@ class Result:
             "forward_transfer": forward_transfer(a, self.initial_accuracy),
             "learning_accuracy": learning_accuracy(a),
         }
-        return {"schema": 1, "method": raw.pop("method"), "seed": raw.pop("seed"), **summary, **raw}
+        first = {"schema": 2, "method": raw.pop("method"), "seed": raw.pop("seed")}
+        return {**first, **summary, "accuracy_matrix": a, **raw}
 
     @classmethod
     def load(cls, folder: Path) -> Result:
         """Read a finished run back."""
         raw = json.loads((folder / "result.json").read_text())
-        names = ("method", "seed", "accuracy_matrix", "initial_accuracy", "client_matrices")
+        names = ("method", "seed", "matrices", "initial_accuracy", "client_matrices")
         return cls(
             **{name: raw[name] for name in names},
             costs=raw["costs"],

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from cflag.files import write_atomically
-from cflag.results.result import Result, learning_accuracy
+from cflag.results.result import Result, average_accuracy, learning_accuracy
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,15 @@ class Column:
 COLUMNS = (
     Column("Acc", "%", lambda r: 100 * r.average_accuracy, 1, spread=True),
     Column("Forget", "%", lambda r: 100 * r.forgetting, 1, spread=True),
-    Column("learned", "%", lambda r: 100 * learning_accuracy(r.accuracy_matrix), 1),
-    Column("grad.", "k", lambda r: r.costs["gradients_current"] / 1e3, 1),
-    Column("mem.", "k", lambda r: r.costs["gradients_memory"] / 1e3, 1),
-    Column("up", "MB", lambda r: r.costs["bytes_up"] / 1e6, 1),
-    Column("down", "MB", lambda r: r.costs["bytes_down"] / 1e6, 1),
-    Column("time", "s", lambda r: r.costs["seconds"], 1),
+    # The same run's accuracy with the task not known where the scenario tells it, and known where it does not.
+    Column("other", "%", lambda r: 100 * average_accuracy(r.other_matrix), 1),
+    Column("learn", "%", lambda r: 100 * learning_accuracy(r.accuracy_matrix), 1),
+    Column("rounds", "", lambda r: r.config["rounds"], 0),
+    Column("grad.", "k", lambda r: r.costs["gradients_current"] / 1e3, 0),
+    Column("mem.", "k", lambda r: r.costs["gradients_memory"] / 1e3, 0),
+    Column("up", "MB", lambda r: r.costs["bytes_up"] / 1e6, 0),
+    Column("down", "MB", lambda r: r.costs["bytes_down"] / 1e6, 0),
+    Column("time", "s", lambda r: r.costs["seconds"], 0),
 )
 
 
@@ -55,7 +58,7 @@ def rows(results: Sequence[Result]) -> list[list[str]]:
 
 def heads() -> list[str]:
     """Return the columns' headings."""
-    return ["method", *(f"{c.name} {c.unit}" for c in COLUMNS)]
+    return ["method", *(f"{c.name} {c.unit}".strip() for c in COLUMNS)]
 
 
 def as_text(results: Sequence[Result]) -> Table:
@@ -79,7 +82,7 @@ def as_csv(results: Sequence[Result]) -> str:
     """Return every run on a line of its own, with plain numbers."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["method", "seed", *(f"{c.name} {c.unit}" for c in COLUMNS)])
+    writer.writerow(["method", "seed", *(f"{c.name} {c.unit}".strip() for c in COLUMNS)])
     for result in results:
         writer.writerow([result.method, result.seed, *(round(c.of(result), 6) for c in COLUMNS)])
     return text.getvalue()
