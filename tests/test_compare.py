@@ -11,7 +11,7 @@ import pytest
 
 from cflag import Result
 from cflag.cli import main
-from cflag.compare import cost_per_round, plan, prepare, run_all
+from cflag.compare import Price, plan, prepare, price, run_all
 from cflag.config import load_raw, merge, resolve
 from cflag.errors import CflagError, UserError
 from cflag.experiment import flatten
@@ -69,22 +69,41 @@ def test_rounds_budget_is_the_presets_own(tmp_path: Path) -> None:
 def test_cost_of_a_round_by_hand() -> None:
     """Fine-tuning: E steps of `batch` samples for each of five clients (some batches are smaller)."""
     config = resolve(merge(RAW, [("method", "finetune"), ("steps", 3), ("batch", 8)]))
-    assert cost_per_round(config, "gradients") == pytest.approx(5 * 3 * 8, rel=0.05)
+    assert price(config, "gradients").round == pytest.approx(5 * 3 * 8, rel=0.05)
     # bytes: the model down and the displacement up, 4 bytes a parameter; the number E down
     size = 4 * (64 * 8 + 8 + 8 * 8 + 8 + 8 * 10 + 10)
-    assert cost_per_round(config, "bytes") == 5 * (2 * size + 8)
+    assert price(config, "bytes").round == 5 * (2 * size + 8)
 
 
 @pytest.mark.parametrize("budget", ["gradients", "bytes"])
 def test_equal_budget_within_half_a_round(budget: Any, tmp_path: Path) -> None:
     raw = merge(RAW, [("rounds", 12)])
     jobs = plan(raw, ["cflag", "finetune", "replay"], [1], budget, tmp_path)
-    spent = {j.config.method: cost_per_round(j.config, budget) * j.config.rounds for j in jobs}
+    spent = {j.config.method: price(j.config, budget).of(j.config.rounds) for j in jobs}
     assert jobs[0].config.rounds == 12
     for job in jobs:
-        slack = cost_per_round(job.config, budget) / 2
+        slack = price(job.config, budget).round / 2
         assert abs(spent[job.config.method] - spent["cflag"]) <= slack + 1
     assert len({job.config.rounds for job in jobs}) > 1
+
+
+def test_what_a_task_costs_beside_its_rounds_is_part_of_the_budget() -> None:
+    """EWC takes each client's Fisher once a task: `fisher_samples` gradients, and a vector up."""
+    config = resolve(merge(RAW, [("method", "ewc"), ("steps", 3), ("batch", 8), ("ewc.fisher_samples", 4)]))
+    assert price(config, "gradients").task == 5 * 4
+    size = 4 * (64 * 8 + 8 + 8 * 8 + 8 + 8 * 10 + 10)
+    assert price(config, "bytes").task == 5 * (size + size)  # the model had changed, so it went down again
+    assert Price(task=20, round=10).of(3) == 50
+    assert Price(task=20, round=10).rounds_for(54) == 3
+    assert Price(task=20, round=10).rounds_for(5) == 1
+
+
+def test_budgets_share_the_runs_they_have_in_common(tmp_path: Path) -> None:
+    raw = merge(RAW, [("rounds", 12)])
+    rounds = {job.folder for job in plan(raw, ["cflag", "replay"], [1], "rounds", tmp_path)}
+    gradients = {job.folder for job in plan(raw, ["cflag", "replay"], [1], "gradients", tmp_path)}
+    assert {folder.name for folder in rounds & gradients} == {"cflag-12-1"}
+    assert len(rounds | gradients) == 3
 
 
 def test_compare_from_the_command_line_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,10 +114,10 @@ def test_compare_from_the_command_line_and_again(tmp_path: Path, capsys: pytest.
     text = capsys.readouterr().out
     assert "equal rounds" in text
     assert max(len(line) for line in text.split("/")[0].splitlines()) <= 80
-    assert {p.name for p in out.iterdir() if p.is_file()} >= {"table.md", "table.csv", "table.tex"}
+    assert {p.name for p in out.iterdir() if p.is_file()} >= {"table-rounds.md", "table-rounds.csv", "table-rounds.tex"}
 
     stamps = {p: p.stat().st_mtime_ns for p in out.glob("*/result.json")}
-    gone = out / "finetune-2" / "result.json"
+    gone = out / "finetune-2-2" / "result.json"
     before = json.loads(gone.read_text())
     gone.unlink()
     assert main(argv) == 0  # only what is missing is done again
@@ -109,7 +128,7 @@ def test_compare_from_the_command_line_and_again(tmp_path: Path, capsys: pytest.
 
 def test_another_comparison_does_not_mix_in(tmp_path: Path) -> None:
     prepare(plan(RAW, ["finetune"], [1], "rounds", tmp_path))
-    other = plan(merge(RAW, [("rounds", 9)]), ["finetune"], [1], "rounds", tmp_path)
+    other = plan(merge(RAW, [("finetune.lr", 0.3)]), ["finetune"], [1], "rounds", tmp_path)
     with pytest.raises(UserError, match="holds a run with other settings"):
         prepare(other)
 

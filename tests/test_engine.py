@@ -207,6 +207,26 @@ def test_class_incremental_heads_open_as_tasks_come(tmp_path: Path) -> None:
     assert keeps.accuracy_matrix[1][0] > 0.6
 
 
+def test_one_run_gives_both_accuracies(tmp_path: Path) -> None:
+    """From the saved model and the test images alone: knowing the task never hurts, and one task is both."""
+    settings = {**QUICK, "scenario": "class", "rounds": 4, "batch": 16, "width": 32}
+    result = run("digits", method="replay", out=tmp_path / "run", **settings, replay={"lr": 0.1})
+    experiment = Experiment(resolve(result.config))
+    model, source = build_model(experiment.config, experiment.benchmark.source), experiment.benchmark.source
+    model.load_state_dict(load_state(tmp_path / "run" / "model.safetensors"))
+    for task, classes in enumerate(t.classes for t in experiment.benchmark.tasks):
+        mine = torch.isin(source.test.y, torch.tensor(classes))
+        logits, y = model(experiment.benchmark.normalise(source.test.x[mine])), source.test.y[mine]
+        unknown = (logits.argmax(1) == y).float().mean().item()
+        known = (torch.tensor(classes)[logits[:, list(classes)].argmax(1)] == y).float().mean().item()
+        assert result.matrices["class"][-1][task] == pytest.approx(unknown, abs=1e-6)
+        assert result.matrices["task"][-1][task] == pytest.approx(known, abs=1e-6)
+        assert known > unknown
+    assert result.matrices["class"][0][0] == result.matrices["task"][0][0]
+    assert result.accuracy_matrix == result.matrices["class"]
+    assert result.other_matrix == result.matrices["task"]
+
+
 def test_initial_accuracy_is_the_initial_models(tmp_path: Path) -> None:
     config = resolve(merge(load_raw("digits"), flatten(QUICK)))
     experiment = Experiment(config)

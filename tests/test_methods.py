@@ -231,6 +231,25 @@ def test_lwf_keeps_what_was_learned_first(scenario: str, tmp_path: Path) -> None
     assert first_task[1.0] > 0.85
 
 
+@pytest.mark.parametrize("labels", ["own", "open"])
+def test_cflag_can_leave_old_heads_to_the_memory(labels: str) -> None:
+    """The last ten parameters are the outputs' biases: old ones get no gradient from the current task's own labels."""
+    settings = {**QUICK, "method": "cflag", "scenario": "class", "workers": 1, "cflag": {"labels": labels}}
+    experiment = Experiment(resolve(merge(load_raw("digits"), flatten(settings))))
+    host, server = experiment.host(), experiment.server()
+    engine = LocalEngine(host, 1)
+    server.sizes = experiment.sizes(0)
+    engine.converse(experiment.method.end_task(server), server)
+    client = host._client(0, 1)
+    client.begin_question("local_steps", Occasion(1, 0, 1, 5))
+    gradient = experiment.method.components(client).full()[-10:]  # type: ignore[attr-defined]
+    old, own = experiment.benchmark.heads.own
+    assert (gradient[own] != 0).all()
+    assert (gradient[old] != 0).all() == (labels == "open")
+    assert client.memory.samples is not None
+    assert (client.value_and_grad(client.memory.samples)[1][-10:] != 0).all()
+
+
 def test_derpp_stores_the_global_models_logits_and_pulls_towards_them(tmp_path: Path) -> None:
     config = resolve(merge(load_raw("digits"), flatten({**QUICK, "method": "derpp", "workers": 1})))
     experiment = Experiment(config)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     Experiments = Iterator[tuple[Path, Experiment]]
 
+BUDGETS = ("rounds", "gradients", "bytes")
 KINDS = ("methods", "sources", "models", "memories", "presets")
 
 
@@ -68,11 +69,29 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(compare)
     compare.add_argument("--methods", required=True, metavar="NAME,NAME,...", help="the first sets the budget")
     compare.add_argument("--seeds", default="1234,1235,1236", metavar="N,N,...")
-    compare.add_argument("--budget", choices=("rounds", "gradients", "bytes"), default="rounds",
+    compare.add_argument("--budget", choices=BUDGETS, default="rounds",
                          help="what every method gets the same of (default: rounds)")  # fmt: skip
+    compare.add_argument("--tuned", type=Path, action="append", default=[], metavar="FILE",
+                         help="values that 'cflag tune' found")  # fmt: skip
     compare.add_argument("--out", type=Path, required=True, metavar="DIR", help="repeat the command to go on")
     compare.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at once (default: one a core)")
     compare.set_defaults(command=_compare)
+
+    tune = commands.add_parser(
+        "tune",
+        help="search for a method's best settings",
+        description="Search each method's declared space with the same number of trials, on a seed of its own.",
+    )
+    tune.add_argument("methods", metavar="METHOD,METHOD,...", help="the first sets the budget")
+    tune.add_argument("preset", metavar="PRESET | FILE.toml")
+    _add_settings(tune)
+    tune.add_argument("--trials", type=int, default=20, metavar="N", help="for each method (default: 20)")
+    tune.add_argument(
+        "--seed", type=int, default=4321, metavar="N", help="must not be one of a table's (default: 4321)"
+    )
+    tune.add_argument("--budget", choices=BUDGETS, default="rounds", help="as in 'compare' (default: rounds)")
+    tune.add_argument("--out", type=Path, required=True, metavar="DIR", help="repeat the command to go on")
+    tune.set_defaults(command=_tune)
 
     listing = commands.add_parser("list", help="what there is to choose from")
     listing.add_argument("kind", choices=KINDS)
@@ -170,12 +189,16 @@ def _resumed(args: argparse.Namespace) -> tuple[Path, Experiments]:
 
 def _compare(args: argparse.Namespace) -> None:
     from cflag.compare import plan, prepare, run_all
+    from cflag.config import merge
+    from cflag.experiment import flatten
     from cflag.results.display import Overview, PatientConsole
     from cflag.results.table import as_text, write_tables
+    from cflag.tune import load_tuned
 
     console = PatientConsole()
-    seeds = [_seed(text) for text in args.seeds.split(",")]
-    jobs = plan(_raw(args), args.methods.split(","), seeds, args.budget, args.out)
+    methods, seeds = args.methods.split(","), [_seed(text) for text in args.seeds.split(",")]
+    tuned = load_tuned(args.tuned, methods, seeds) if args.tuned else {}
+    jobs = plan(merge(_raw(args), flatten(tuned)), methods, seeds, args.budget, args.out)
     prepare(jobs)
     with Overview(console) as overview:
         results = run_all(jobs, args.jobs or cores(), overview.update)
@@ -183,8 +206,26 @@ def _compare(args: argparse.Namespace) -> None:
     console.print(caption, highlight=False)
     console.print(as_text(results))
     figure = _compare_figure(results, args.out)
-    for path in [*write_tables(results, args.out, caption), *figure]:
+    for path in [*write_tables(results, args.out / f"table-{args.budget}", caption), *figure]:
         console.print(str(path), highlight=False, soft_wrap=True)
+
+
+def _tune(args: argparse.Namespace) -> None:
+    from cflag.results.display import Overview, PatientConsole
+    from cflag.tune import Tuning, tune, write_tuned
+
+    if args.trials < 1:
+        raise UserError(f"--trials {args.trials}: at least one")
+    console = PatientConsole()
+    tuning = Tuning(args.preset, args.trials, args.seed, args.budget)
+    with Overview(console) as overview:
+        found = tune(_raw(args), args.methods.split(","), tuning, args.out, overview.update)
+    path = args.out / "tuned.toml"
+    write_tuned(path, tuning, {method: values for method, (_, values) in found.items()})
+    for method, (accuracy, values) in found.items():
+        shown = ", ".join(f"{k} = {v:.3g}" if isinstance(v, float) else f"{k} = {v}" for k, v in values.items())
+        console.print(f"{method:<10} {100 * accuracy:5.1f} %  {shown}", highlight=False)
+    console.print(f"use it: cflag compare {args.preset} --tuned {path} ...", highlight=False, soft_wrap=True)
 
 
 def _refuse_with_resume(args: argparse.Namespace) -> None:

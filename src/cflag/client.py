@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from cflag.conversation import Cost, Occasion
 from cflag.data.samples import Samples
@@ -116,6 +117,11 @@ class Client:
     def loss(self) -> Loss:
         """The loss of the current task, for methods that add to it."""
         return self._learner.loss
+
+    def own_loss(self, outputs: Tensor, samples: Samples) -> Tensor:
+        """Return the cross entropy of samples of the current task over that task's own outputs."""
+        own = self.heads.own[self.task].to(outputs.device)
+        return F.cross_entropy(outputs.masked_fill(~own, -torch.inf), samples.y)
 
     def probabilities(self, samples: Samples) -> Tensor:
         """Return the model's predicted probability of each class, at `params`, closed heads at zero."""

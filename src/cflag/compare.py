@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cflag.config import Config, merge, resolve
+from cflag.conversation import Conversation
 from cflag.engines.local import Account, LocalEngine
-from cflag.errors import CflagError, InterruptedRunError, UserError
+from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.experiment import Experiment
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
@@ -46,7 +47,7 @@ def plan(raw: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int], b
     if budget != "rounds":
         configs = equal_cost(configs, budget)
     return [
-        Job(out / f"{method}-{seed}", replace(config, seed=seed))
+        Job(out / f"{method}-{config.rounds}-{seed}", replace(config, seed=seed))
         for method, config in configs.items()
         for seed in seeds
     ]
@@ -54,27 +55,51 @@ def plan(raw: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int], b
 
 def equal_cost(configs: Mapping[str, Config], budget: Budget) -> dict[str, Config]:
     """Give every method the rounds that cost as much as the first method's own."""
-    per_round = {method: cost_per_round(config, budget) for method, config in configs.items()}
+    prices = {method: price(config, budget) for method, config in configs.items()}
     first = next(iter(configs))
-    total = per_round[first] * configs[first].rounds
-    return {m: replace(config, rounds=max(1, round(total / per_round[m]))) for m, config in configs.items()}
+    total = prices[first].of(configs[first].rounds)
+    return {method: replace(config, rounds=prices[method].rounds_for(total)) for method, config in configs.items()}
 
 
-def cost_per_round(config: Config, budget: Budget) -> float:
-    """Measure what a method's round costs: the mean over tasks, of which only the first has no past."""
+@dataclass(frozen=True)
+class Price:
+    """What a task costs, as a mean over tasks: a sum for its beginning and end, and one for each round."""
+
+    task: float
+    round: float
+
+    def of(self, rounds: int) -> float:
+        """Return the price of a task of so many rounds."""
+        return self.task + rounds * self.round
+
+    def rounds_for(self, total: float) -> int:
+        """Return how many rounds come closest to a sum."""
+        return max(1, round((total - self.task) / self.round))
+
+
+def price(config: Config, budget: Budget) -> Price:
+    """Measure what a method's task costs by trying two: only the first has no past."""
     experiment = Experiment(config)
+    method, server = experiment.method, experiment.server()
     engine = LocalEngine(experiment.host(), workers=1)
-    server = experiment.server()
-    costs = []
+
+    def cost_of(*conversations: Conversation) -> float:
+        for conversation in conversations:
+            engine.converse(conversation, server)
+        return _spent(engine.settle(), budget)
+
+    prices = []
     with one_thread():
         for task in range(min(config.tasks, 2)):
             server.task, server.sizes = task, experiment.sizes(task)
-            engine.converse(experiment.method.begin_task(server), server)
-            engine.settle()
-            engine.converse(experiment.method.round(server), server)
-            costs.append(_spent(engine.settle(), budget))
-            engine.converse(experiment.method.end_task(server), server)
-    return (costs[0] + (config.tasks - 1) * costs[-1]) / config.tasks
+            begin = cost_of(method.begin_task(server))
+            a_round = cost_of(method.round(server))
+            prices.append(Price(begin + cost_of(method.end_task(server), method.before_test(server)), a_round))
+    first, later, tasks = prices[0], prices[-1], config.tasks
+    return Price(
+        (first.task + (tasks - 1) * later.task) / tasks,
+        (first.round + (tasks - 1) * later.round) / tasks,
+    )
 
 
 def _spent(account: Account, budget: Budget) -> float:
@@ -92,8 +117,18 @@ def prepare(jobs: Sequence[Job]) -> None:
             raise UserError(f"{job.folder} holds a run with other settings; choose another --out")
 
 
-def run_all(jobs: Sequence[Job], at_once: int, watch: Callable[[Sequence[Job]], None]) -> list[Result]:
-    """Run what is not finished, several at once, each in a process of its own; return all results."""
+def stop_at_failure(job: Job, error: CflagError) -> None:
+    """What a comparison does about a run that fails: a table with a hole in it would be no table."""
+    raise error
+
+
+def run_all(
+    jobs: Sequence[Job],
+    at_once: int,
+    watch: Callable[[Sequence[Job]], None],
+    failed: Callable[[Job, CflagError], None] = stop_at_failure,
+) -> list[Result]:
+    """Run what is not finished, several at once, each in a process of its own; return the results there are."""
     waiting = [job for job in jobs if not RunFolder(job.folder).finished]
     running: dict[Job, subprocess.Popen[str]] = {}
     with stop_requests() as stopped, _ended(running):
@@ -104,11 +139,14 @@ def run_all(jobs: Sequence[Job], at_once: int, watch: Callable[[Sequence[Job]], 
             time.sleep(0.2)
             watch(jobs)
             for job, process in list(running.items()):
-                if process.poll() is not None:
-                    _check(job, running.pop(job))
+                if process.poll() is None:
+                    continue
+                error = _failure(job, running.pop(job))
+                if error is not None:
+                    failed(job, error)
             if stopped():
                 raise InterruptedRunError("stopped; all finished rounds are saved; repeat the command to go on")
-    return [Result.load(job.folder) for job in jobs]
+    return [Result.load(job.folder) for job in jobs if RunFolder(job.folder).finished]
 
 
 def _start(job: Job) -> subprocess.Popen[str]:
@@ -116,11 +154,14 @@ def _start(job: Job) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def _check(job: Job, process: subprocess.Popen[str]) -> None:
+def _failure(job: Job, process: subprocess.Popen[str]) -> CflagError | None:
+    """Return what a run that has ended died of."""
     _, errors = process.communicate()
-    if process.returncode:
-        last = (errors.strip().splitlines() or ["it said nothing"])[-1]
-        raise CflagError(f"{job.config.method} with seed {job.config.seed} failed: {last.removeprefix('cflag: ')}")
+    if not process.returncode:
+        return None
+    last = (errors.strip().splitlines() or ["it said nothing"])[-1].removeprefix("cflag: ")
+    kind = DivergedError if process.returncode == DivergedError.exit_code else CflagError
+    return kind(f"{job.config.method} with seed {job.config.seed} failed: {last}")
 
 
 @contextmanager

@@ -23,7 +23,9 @@ class DataError(UserError):
 
 
 class DivergedError(CflagError):
-    """A client's loss or answer is no longer finite."""
+    """A client's loss or answer is no longer finite; the command line ends with exit code 3."""
+
+    exit_code = 3
 
 
 class InterruptedRunError(CflagError):

@@ -16,18 +16,23 @@ from cflag.data.samples import Samples
 
 if TYPE_CHECKING:
     from cflag.client import Client
+    from cflag.learning.learner import Loss
 
 
 class Components:
     """A client's current data C^i cut into components g_{i,j}: one sample in the theory, a mini-batch in practice.
 
     Cyclic components are the data as they lie; otherwise they are dealt anew each round. Components may differ in
-    size, so their mean is weighted by it; then the mean of all is the full gradient. `data` may be other samples.
+    size, so their mean is weighted by it; then the mean of all is the full gradient. `data` may be other samples,
+    `loss` another loss than the task's.
     """
 
-    def __init__(self, client: Client, size: int, order: str, data: Samples | None = None) -> None:
+    def __init__(
+        self, client: Client, size: int, order: str, data: Samples | None = None, loss: Loss | None = None
+    ) -> None:
         self.client = client
         self.order = order
+        self.loss = loss
         data = client.data if data is None else data
         if order != "cyclic":
             data = data[torch.from_numpy(client.rng("components").permutation(len(data)))]
@@ -50,7 +55,7 @@ class Components:
 
     def gradient(self, j: int) -> Tensor:
         """Return ∇g_{i,j} at the client's present parameters."""
-        return self.client.value_and_grad(self.parts[j])[1]
+        return self.client.value_and_grad(self.parts[j], self.loss)[1]
 
     def table(self) -> Tensor:
         """Return all component gradients at the present parameters, one a row."""

@@ -86,6 +86,7 @@ class Learner:
 
     def check(self, samples: Samples, outputs: int) -> None:
         """Refuse a model that cannot answer for these samples with one output a class."""
+        self.sample_shape, self.sample_dtype = tuple(samples.x.shape[1:]), samples.x.dtype
         try:
             shape = tuple(self.outputs(samples).shape)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -156,3 +157,7 @@ class Learner:
         if not dense:
             raise UserError("this method needs features: the model must end in an nn.Linear layer")
         return dense[-1]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return raw samples as the model's inputs, with their gradient, for methods that run it themselves."""
+        return self._input(x.to(self.device))

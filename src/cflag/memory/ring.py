@@ -18,23 +18,23 @@ class Ring(Memory):
     def add(self, samples: Samples, rng: np.random.Generator) -> None:
         """Keep a class-balanced choice of a finished task, then shrink all rings to the limit."""
         shuffled = samples[torch.from_numpy(rng.permutation(len(samples)))]
-        fresh = shuffled[_balanced(_rings(shuffled), self.options.per_task)]
+        fresh = shuffled[balanced(rings(shuffled), self.options.per_task)]
         kept = fresh if self.samples is None else Samples.cat([self.samples, fresh])
         limit = self.options.capacity(samples)
         if limit is not None and len(kept) > limit:
             newest_first = kept[torch.arange(len(kept) - 1, -1, -1)]
-            keep = _balanced(_rings(newest_first), limit)
+            keep = balanced(rings(newest_first), limit)
             kept = newest_first[keep.flip(0)]
         self.samples = kept
 
 
-def _rings(samples: Samples) -> list[torch.Tensor]:
+def rings(samples: Samples) -> list[torch.Tensor]:
     """Return the positions of each (task, class) ring's samples, in order."""
     labels = samples.task * (int(samples.y.max()) + 1) + samples.y
     return [torch.nonzero(labels == ring).flatten() for ring in labels.unique()]
 
 
-def _balanced(rings: list[torch.Tensor], count: int) -> torch.Tensor:
+def balanced(rings: list[torch.Tensor], count: int) -> torch.Tensor:
     """Choose `count` positions, the first of each ring, the rings' shares differing by one where they can.
 
     Small rings give all they have; what they leave goes to the others, the latest rings first.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -30,6 +30,10 @@ class LocalOptions:
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
 
 
+Space = Mapping[str, tuple[float, float] | list[Any]]
+"""What `cflag tune` may choose of a method's settings: a range, searched on a log scale, or a list of values."""
+
+
 @dataclass(frozen=True)
 class NoSettings:
     """The settings of a method that has none of its own."""
@@ -45,6 +49,7 @@ class Method:
 
     Settings: ClassVar[type[Any]] = NoSettings
     uses_memory: ClassVar[bool] = False
+    space: ClassVar[Space] = {}
 
     def __init__(self, settings: Any, local: LocalOptions) -> None:
         self.settings = settings
@@ -110,6 +115,7 @@ class FedAvg(Method):
     """
 
     Settings: ClassVar[type[Any]] = FedAvgSettings
+    space: ClassVar[Space] = {"lr": (0.02, 0.5)}
 
     def round(self, server: Server) -> Conversation:
         """Ask for local training; move by the mean displacement."""

@@ -22,7 +22,7 @@ from cflag.errors import UserError
 from cflag.learning.estimators import Components, delayed, minibatch
 from cflag.learning.optimisers import make_optimiser
 from cflag.learning.rates import Overlap, RateRule, Rates, forgetting_term
-from cflag.methods.base import Method
+from cflag.methods.base import Method, Space
 from cflag.server import Server
 
 
@@ -50,6 +50,10 @@ class CFlagSettings:
     """Whose rates adapt: nobody's, each client's (average or worst case), or the server's (Section 5's β*)."""
     rules: Literal["both", "interference", "transference"] = "interference"
     """Which of the two rules act when clients' rates adapt."""
+    labels: Literal["open", "own"] = "open"
+    """Against which outputs current labels are learned: all open ones, or the task's own, so that labels which never
+    name an old class do not teach old heads to be silent; the memory step still learns all of them. A choice in the
+    class-incremental scenario only: in the task-incremental one they are the same."""
     weights: Literal["current", "memory"] = "current"
     """Whose share a memory gradient has in m: p_i of the current task as in the paper, or of all memory samples."""
     smoothness: float = 5.0
@@ -97,6 +101,7 @@ class CFlag(Method):
 
     Settings: ClassVar[type[Any]] = CFlagSettings
     uses_memory = True
+    space: ClassVar[Space] = {"alpha": (0.02, 0.2), "beta": (0.02, 0.5)}
     settings: CFlagSettings
 
     def round(self, server: Server) -> Conversation:
@@ -160,7 +165,8 @@ class CFlag(Method):
 
     def components(self, client: Client) -> Components:
         """Cut the client's current data into the components g_{i,j}."""
-        return Components(client, self.local.batch, self.settings.order)
+        own = self.settings.labels == "own" and client.memory.samples is not None
+        return Components(client, self.local.batch, self.settings.order, loss=client.own_loss if own else None)
 
     def at_start(self, components: Components) -> tuple[Tensor, Tensor | None]:
         """g_i at x_t and, for the delayed estimator, the table of component gradients it is the mean of."""

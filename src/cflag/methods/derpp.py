@@ -9,14 +9,14 @@ only for outputs that were open then, since heads appended later must stay free.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from cflag.client import Client
 from cflag.conversation import Answer
 from cflag.data.samples import Samples
-from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, Space, require_positive
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Derpp(FedAvg):
     """FedAvg with replay of stored logits and of labels."""
 
     Settings = DerppSettings
+    space: ClassVar[Space] = {**FedAvg.space, "alpha": (0.03, 1.0), "beta": (0.1, 2.0)}
     settings: DerppSettings
     uses_memory = True
 

@@ -9,7 +9,7 @@ very parameters a client trains, through its gradient λ (F x − F x*).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
 from cflag.errors import UserError
-from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, Space, require_positive
 from cflag.server import Server
 
 
@@ -43,6 +43,7 @@ class Ewc(FedAvg):
     """FedAvg with a quadratic penalty around what earlier tasks need."""
 
     Settings = EwcSettings
+    space: ClassVar[Space] = {**FedAvg.space, "strength": (1.0, 1e4)}
     settings: EwcSettings
 
     def sent(self, server: Server) -> dict[str, Value | None]:

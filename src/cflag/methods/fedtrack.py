@@ -6,9 +6,9 @@ It is C-FLAG's round with m = 0 and fixed rates, and that is how it is written h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from cflag.methods.base import LocalOptions, require_positive
+from cflag.methods.base import LocalOptions, Space, require_positive
 from cflag.methods.cflag import CFlag, CFlagSettings
 
 
@@ -29,6 +29,7 @@ class FedTrack(CFlag):
 
     Settings = FedTrackSettings
     uses_memory = False
+    space: ClassVar[Space] = {"beta": (0.02, 0.5)}
 
     def __init__(self, settings: FedTrackSettings, local: LocalOptions) -> None:
         own = CFlagSettings(beta=settings.beta, order=settings.order, estimator="iag", adapt="off", drift=1.0)

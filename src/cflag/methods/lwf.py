@@ -9,17 +9,16 @@ class would teach the old heads to be silent. The teacher's parameters travel wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from cflag.client import Client
-from cflag.conversation import Answer, Conversation, Value
+from cflag.conversation import Conversation, Value
 from cflag.data.samples import Samples
-from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, Space, require_positive
 from cflag.server import Server
 
 
@@ -39,6 +38,7 @@ class Lwf(FedAvg):
     """FedAvg with distillation from the previous global model on current data."""
 
     Settings = LwfSettings
+    space: ClassVar[Space] = {**FedAvg.space, "strength": (0.1, 10.0)}
     settings: LwfSettings
 
     def sent(self, server: Server) -> dict[str, Value | None]:
@@ -50,24 +50,16 @@ class Lwf(FedAvg):
         server.state["teacher"] = server.params.clone()
         yield from ()
 
-    def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
-        """Ask the teacher once a round, then train."""
-        if "teacher" in sent:
-            client.data = replace(client.data, logits=client.outputs(client.data, sent["teacher"]))
-        return super().local_steps(client, steps)
-
     def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:
         """The gradient of the task's loss plus the distillation's."""
-        if batch.logits is None:
+        if "teacher" not in sent:
             return client.value_and_grad(batch)[1]
+        answers = client.outputs(batch, sent["teacher"])
         old = client.heads.before(client.task)
 
         def both(outputs: Tensor, samples: Samples) -> Tensor:
-            assert samples.logits is not None
-            kept = distillation(outputs, samples.logits, old, self.settings.temperature)
-            own = client.heads.own[client.task].to(outputs.device)
-            learned = F.cross_entropy(outputs.masked_fill(~own, -torch.inf), samples.y)
-            return learned + self.settings.strength * kept
+            kept = distillation(outputs, answers, old, self.settings.temperature)
+            return client.own_loss(outputs, samples) + self.settings.strength * kept
 
         return client.value_and_grad(batch, both)[1]
 

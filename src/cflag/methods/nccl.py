@@ -9,7 +9,7 @@ has one learner; here each client adapts by its own memory, and FedAvg averages 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from cflag.client import Client
 from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.rates import Overlap, RateRule
-from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, Space, require_positive
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Nccl(FedAvg):
     """FedAvg whose local steps combine memory and current gradients with adaptive rates."""
 
     Settings = NcclSettings
+    space: ClassVar[Space] = {"lr": (0.02, 0.19), "alpha_cap": (0.05, 1.0)}  # lr must stay below 1/smoothness
     settings: NcclSettings
     uses_memory = True
 

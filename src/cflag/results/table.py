@@ -96,13 +96,13 @@ def as_latex(results: Sequence[Result]) -> str:
     return "\n".join([*lines, r"\end{tabular}", ""])
 
 
-def write_tables(results: Sequence[Result], folder: Path, caption: str) -> list[Path]:
+def write_tables(results: Sequence[Result], stem: Path, caption: str) -> list[Path]:
     """Write the table as Markdown, CSV and LaTeX; return the files."""
     contents = {
-        "table.md": f"{caption}\n\n{as_markdown(results)}",
-        "table.csv": as_csv(results),
-        "table.tex": f"% {caption}\n{as_latex(results)}",
+        ".md": f"{caption}\n\n{as_markdown(results)}",
+        ".csv": as_csv(results),
+        ".tex": f"% {caption}\n{as_latex(results)}",
     }
-    for name, text in contents.items():
-        write_atomically(folder / name, text.encode())
-    return [folder / name for name in contents]
+    for suffix, text in contents.items():
+        write_atomically(stem.with_suffix(suffix), text.encode())
+    return [stem.with_suffix(suffix) for suffix in contents]

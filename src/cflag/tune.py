@@ -1,0 +1,152 @@
+"""Tuning is part of fairness: every method searches its declared space with the same number of trials.
+
+The search is Optuna's (TPE), on a seed that no table uses. Trials are ordinary runs; as the sampler is seeded too, a
+search that was stopped is repeated from its finished runs and goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+from cflag.compare import Budget, Job, equal_cost, prepare, run_all
+from cflag.config import Config, load_file, merge, resolve
+from cflag.errors import CflagError, DivergedError, UserError
+from cflag.files import write_atomically
+from cflag.registry import get_method
+from cflag.safety import cores
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+    from optuna.trial import Trial
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How values were found: what makes two tuned files comparable."""
+
+    preset: str
+    trials: int
+    seed: int
+    budget: Budget
+
+
+class Search:
+    """One method's search: asks for settings, learns what came of them."""
+
+    def __init__(self, method: str, raw: Mapping[str, Any], seed: int) -> None:
+        optuna = _optuna()
+        self.method = method
+        self.raw = raw
+        self.space = get_method(method).space
+        if not self.space:
+            raise UserError(f"method '{method}' declares no space to tune")
+        sampler = optuna.samplers.TPESampler(seed=seed)
+        self.study: Study = optuna.create_study(direction="maximize", sampler=sampler)
+        defaults = vars(self.config({}).settings)
+        self.study.enqueue_trial({name: defaults[name] for name in self.space})
+
+    def config(self, found: Mapping[str, Any]) -> Config:
+        """Return the run's config with these settings of the method."""
+        settings = [(f"{self.method}.{name}", value) for name, value in found.items()]
+        return resolve(merge(self.raw, [("method", self.method), *settings]))
+
+    def ask(self) -> Trial:
+        """Return a trial whose `params` are the settings to try next."""
+        trial = self.study.ask()
+        for name, choice in self.space.items():
+            if isinstance(choice, list):
+                trial.suggest_categorical(name, choice)
+            else:
+                trial.suggest_float(name, *choice, log=True)
+        return trial
+
+
+def tune(
+    raw: Mapping[str, Any],
+    methods: Sequence[str],
+    tuning: Tuning,
+    out: Path,
+    watch: Callable[[Sequence[Job]], None],
+) -> dict[str, tuple[float, dict[str, Any]]]:
+    """Search for every method, a trial of each at a time; return the best accuracy and the settings that gave it."""
+    workers = 1 if len(methods) >= cores() else 0
+    raw = merge(raw, [("seed", tuning.seed), ("workers", workers), ("eval_every", 10**6)])
+    searches = [Search(method, raw, tuning.seed) for method in methods]
+    rounds = _rounds(searches, tuning.budget)
+    for number in range(tuning.trials):
+        trials = [search.ask() for search in searches]
+        jobs = [
+            Job(
+                out / f"{search.method}-{number + 1:03d}",
+                replace(search.config(trial.params), rounds=rounds[search.method]),
+            )
+            for search, trial in zip(searches, trials, strict=True)
+        ]
+        accuracies = _run(jobs, watch)
+        for search, trial, accuracy in zip(searches, trials, accuracies, strict=True):
+            search.study.tell(trial, accuracy)
+    return {s.method: (s.study.best_value, s.study.best_params) for s in searches}
+
+
+def _rounds(searches: Sequence[Search], budget: Budget) -> dict[str, int]:
+    """Return each method's rounds at the budget; the settings that are searched do not change what a round costs."""
+    configs = {search.method: search.config({}) for search in searches}
+    if budget != "rounds":
+        configs = equal_cost(configs, budget)
+    return {method: config.rounds for method, config in configs.items()}
+
+
+def _run(jobs: Sequence[Job], watch: Callable[[Sequence[Job]], None]) -> list[float]:
+    """Return each run's accuracy; settings with which training diverges are worth nothing."""
+    diverged: set[Path] = set()
+
+    def note(job: Job, error: CflagError) -> None:
+        if not isinstance(error, DivergedError):
+            raise error
+        diverged.add(job.folder)
+
+    prepare(jobs)
+    results = {r.folder: r for r in run_all(jobs, cores(), watch, note)}
+    return [0.0 if job.folder in diverged else results[job.folder].average_accuracy for job in jobs]
+
+
+def write_tuned(path: Path, tuning: Tuning, found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the found values as TOML, a table a method."""
+    text = tomli_w.dumps({"tuning": vars(tuning), **{method: dict(values) for method, values in found.items()}})
+    write_atomically(path, text.encode())
+
+
+def load_tuned(paths: Sequence[Path], methods: Sequence[str], seeds: Sequence[int]) -> dict[str, dict[str, Any]]:
+    """Read tuned values for a comparison; refuse what would make it unfair."""
+    found: dict[str, dict[str, Any]] = {}
+    trials: dict[int, Path] = {}
+    for path in paths:
+        tables = load_file(path)
+        tuning = tables.pop("tuning", None)
+        if not isinstance(tuning, dict) or not {"trials", "seed"} <= set(tuning):
+            raise UserError(f"{path}: not a file that 'cflag tune' wrote: it has no [tuning] table")
+        if tuning["seed"] in seeds:
+            raise UserError(f"{path} was tuned on seed {tuning['seed']}, which the table must not use; drop it")
+        trials[tuning["trials"]] = path
+        found.update(tables)
+    if len(trials) > 1:
+        uneven = ", ".join(f"{path}: {count}" for count, path in trials.items())
+        raise UserError(f"every method must be tuned with the same number of trials ({uneven})")
+    for method in methods:
+        if method not in found:
+            raise UserError(f"{', '.join(map(str, paths))}: '{method}' was not tuned; run 'cflag tune {method} ...'")
+    return {method: found[method] for method in methods}
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise UserError("tuning needs Optuna; run: pip install 'cflag[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
