@@ -250,6 +250,22 @@ def test_cflag_can_leave_old_heads_to_the_memory(labels: str) -> None:
     assert (client.value_and_grad(client.memory.samples)[1][-10:] != 0).all()
 
 
+def test_a_teacher_answers_with_its_own_statistics_and_leaves_no_trace() -> None:
+    settings = {**QUICK, "method": "lwf", "model": "cnn", "norm": "batch", "width": 4, "workers": 1}
+    experiment = Experiment(resolve(merge(load_raw("digits"), flatten(settings))))
+    client = experiment.host()._client(0, 0)
+    learner, samples = experiment.learner, client.data[:20]
+    teacher = learner.params + 0.1, learner.buffers + 0.5
+    expected = {}
+    for name, (params, buffers) in {"own": (learner.params, learner.buffers), "teacher": teacher}.items():
+        other = Experiment(experiment.config).learner
+        other.load(params, buffers)
+        expected[name] = other.outputs(samples)
+    assert torch.equal(client.outputs(samples, *teacher), expected["teacher"])
+    assert torch.equal(client.outputs(samples), expected["own"])
+    assert not torch.equal(client.outputs(samples, teacher[0]), expected["teacher"])
+
+
 def test_derpp_stores_the_global_models_logits_and_pulls_towards_them(tmp_path: Path) -> None:
     config = resolve(merge(load_raw("digits"), flatten({**QUICK, "method": "derpp", "workers": 1})))
     experiment = Experiment(config)

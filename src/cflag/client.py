@@ -94,14 +94,12 @@ class Client:
             self._replay = self.rng("replay")
         return self.memory.draw(self._replay, count)
 
-    def outputs(self, samples: Samples, params: Tensor | None = None) -> Tensor:
-        """Return the model's outputs on samples, or those it has with other parameters and the same statistics."""
-        if params is None:
-            return self._learner.outputs(samples)
-        own = self.params.clone()
-        self.params.copy_(params)
+    def outputs(self, samples: Samples, params: Tensor | None = None, buffers: Tensor | None = None) -> Tensor:
+        """Return the model's outputs on samples, or those of another model: a teacher."""
+        own = self.params.clone(), self.buffers.clone()
+        self._learner.load(own[0] if params is None else params, own[1] if buffers is None else buffers)
         outputs = self._learner.outputs(samples)
-        self.params.copy_(own)
+        self._learner.load(*own)
         return outputs
 
     def features(self, samples: Samples) -> Tensor:

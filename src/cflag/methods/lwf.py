@@ -43,18 +43,18 @@ class Lwf(FedAvg):
 
     def sent(self, server: Server) -> dict[str, Value | None]:
         """The teacher; none during the first task."""
-        return {"teacher": server.state.get("teacher")}
+        return {name: server.state.get(name) for name in ("teacher", "teacher_buffers")}
 
     def end_task(self, server: Server) -> Conversation:
         """The model as it is now becomes the teacher."""
-        server.state["teacher"] = server.params.clone()
+        server.state.update(teacher=server.params.clone(), teacher_buffers=server.buffers.clone())
         yield from ()
 
     def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:
         """The gradient of the task's loss plus the distillation's."""
         if "teacher" not in sent:
             return client.value_and_grad(batch)[1]
-        answers = client.outputs(batch, sent["teacher"])
+        answers = client.outputs(batch, sent["teacher"], sent["teacher_buffers"])
         old = client.heads.before(client.task)
 
         def both(outputs: Tensor, samples: Samples) -> Tensor:

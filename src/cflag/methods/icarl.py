@@ -1,0 +1,161 @@
+"""iCaRL-FL: incremental classifier and representation learning (Rebuffi et al., 2017), federated.
+
+Exemplars are herded: of each class those samples whose mean feature follows the class's mean best. Training is on
+current data and exemplars together, with a sigmoid loss for each output: current classes learn their labels, earlier
+ones what the model with which the previous task ended, the teacher, answers. A sample belongs to the class whose mean
+of exemplars is nearest, in normalised features. The original has one memory; here each client herds its own samples
+towards its own means, and sends the sum of a class's features, never an exemplar; before a task's exemplars are
+chosen, its data stand for them. E does not grow with the memory, so that costs stay equal. In the task-incremental
+setting, which the original lacks, the loss is the same, on all heads so far; where tasks share classes there is nothing
+to distil. The teacher's parameters travel with each round and are counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cflag.client import Client
+from cflag.conversation import Answer, Ask, Conversation, Value
+from cflag.data.samples import Samples
+from cflag.errors import UserError
+from cflag.memory.ring import balanced, rings
+from cflag.methods.base import FedAvg, FedAvgSettings, Space, require_positive
+from cflag.server import Server
+
+
+@dataclass(frozen=True)
+class IcarlSettings(FedAvgSettings):
+    """The weight of the distillation."""
+
+    strength: float = 1.0
+
+    def check(self) -> None:
+        """Refuse numbers that cannot work."""
+        require_positive("icarl", self, "lr", "strength")
+
+
+class Icarl(FedAvg):
+    """FedAvg with herded exemplars, distillation and classification by the nearest mean of exemplars."""
+
+    Settings = IcarlSettings
+    settings: IcarlSettings
+    uses_memory = True
+    space: ClassVar[Space] = {"lr": (0.02, 0.3), "strength": (0.1, 3.0)}
+
+    def sent(self, server: Server) -> dict[str, Value | None]:
+        """The teacher; none during the first task."""
+        return {name: server.state.get(name) for name in ("teacher", "teacher_buffers")}
+
+    def end_task(self, server: Server) -> Conversation:
+        """The model as it is now becomes the teacher, and chooses the exemplars."""
+        server.state.update(teacher=server.params.clone(), teacher_buffers=server.buffers.clone())
+        yield from super().end_task(server)
+
+    def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
+        """Train on current data and exemplars together."""
+        if not client.memory.enabled:
+            raise UserError("icarl cannot do without exemplars; set memory.kind = 'ring'")
+        current = client.data
+        client.data = joined(client.memory.samples, current)
+        try:
+            return super().local_steps(client, steps, **sent)
+        finally:
+            client.data = current  # its size is the client's weight
+
+    def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:
+        """The gradient of the sigmoid loss on the classes seen so far, with the teacher's answers for the old ones."""
+        if "teacher" in sent:
+            batch = replace(batch, logits=client.outputs(batch, sent["teacher"], sent["teacher_buffers"]))
+        own = client.heads.own[client.task].to(client.params.device)
+        old = client.heads.seen[client.task].to(client.params.device) & ~own
+
+        def loss(outputs: Tensor, samples: Samples) -> Tensor:
+            return sigmoid_loss(outputs, samples, own, old, self.settings.strength)
+
+        return client.value_and_grad(batch, loss)[1]
+
+    def remember(self, client: Client) -> Answer:
+        """Herd exemplars of the finished task's classes; under a limit all classes keep their first ones."""
+        options = client.memory.options
+        features = normalised_features(client, client.data)
+        order = [ring[herd(features[ring], options.per_task)] for ring in rings(client.data)]
+        herded = client.data[torch.cat(order)]
+        kept = joined(client.memory.samples, herded[balanced(rings(herded), options.per_task)])
+        limit = options.capacity(kept)
+        client.memory.samples = kept if limit is None else kept[balanced(rings(kept), limit)]
+        return {}
+
+    def before_test(self, server: Server) -> Conversation:
+        """Form the mean of each class from all clients' exemplars; a class without any has a row of zeros."""
+        mean = yield Ask(self.class_sums)
+        server.state["means"] = F.normalize(mean.sums)
+
+    def class_sums(self, client: Client) -> Answer:
+        """Sum the features of each class's exemplars, or of its samples as long as there are none.
+
+        Divided by the client's size, the weighted mean over clients is the plain sum, but for a factor; that and the
+        number of exemplars go when the server normalises.
+        """
+        known = client.memory.samples
+        if known is None or not (known.task == client.task).any():
+            known = joined(known, client.data)
+        features = normalised_features(client, known)
+        members = F.one_hot(known.y.to(features.device), client.heads.own.shape[1]).to(features.dtype)
+        return {"sums": members.T @ features / len(client.data)}
+
+    def tested_with(self, server: Server) -> dict[str, Value | None]:
+        """The means of the classes."""
+        return {"means": server.state.get("means")}
+
+    def scores(self, client: Client, samples: Samples, **sent: Any) -> Tensor:
+        """Minus the squared distance to each class's mean; classes without one come last."""
+        outputs = client.outputs(samples)
+        if "means" not in sent:
+            return outputs
+        means = sent["means"].to(outputs.device)
+        nearness = -torch.cdist(normalised_features(client, samples), means).square()
+        # Below any nearness, which is at least -4. Classes still to come are told apart by the model, as elsewhere.
+        last = outputs - outputs.amax(1, keepdim=True) - 5
+        return torch.where(means.any(1), nearness, last)
+
+
+def joined(past: Samples | None, fresh: Samples) -> Samples:
+    """Return past and fresh samples together."""
+    return fresh if past is None else Samples.cat([past, fresh])
+
+
+def normalised_features(client: Client, samples: Samples) -> Tensor:
+    """Return the model's features of samples, each of length one."""
+    return F.normalize(client.features(samples))
+
+
+def herd(features: Tensor, count: int) -> Tensor:
+    """Return the positions of `count` samples, at most all, in the order of the paper's Algorithm 4.
+
+    Each is the one that brings the mean of those picked so far nearest to the mean of all.
+    """
+    count = min(count, len(features))
+    mean, total = features.mean(0), torch.zeros_like(features[0])
+    free = torch.ones(len(features), dtype=torch.bool, device=features.device)
+    picks = torch.zeros(count, dtype=torch.long)
+    for k in range(count):
+        wanted = (k + 1) * mean - total
+        pick = (features - wanted).square().sum(1).where(free, torch.inf).argmin()
+        free[pick] = False
+        total += features[pick]
+        picks[k] = pick
+    return picks
+
+
+def sigmoid_loss(outputs: Tensor, samples: Samples, own: Tensor, old: Tensor, strength: float) -> Tensor:
+    """Return the binary cross entropy, averaged over samples: Σ over own classes + strength · Σ over old ones."""
+    targets = F.one_hot(samples.y, len(own)).to(outputs.dtype)
+    if samples.logits is not None:
+        targets = torch.where(old, samples.logits.sigmoid(), targets)
+    weights = own + strength * old
+    return F.binary_cross_entropy_with_logits(outputs, targets, weights, reduction="sum") / len(outputs)
