@@ -87,6 +87,12 @@ def test_equal_budget_within_half_a_round(budget: Any, tmp_path: Path) -> None:
     assert len({job.config.rounds for job in jobs}) > 1
 
 
+def test_a_round_that_gets_dearer_with_every_task_has_its_mean_price() -> None:
+    """Joint training takes E, 2E, ..., 5E steps a round in five tasks: 3E on the mean."""
+    config = resolve(merge(RAW, [("method", "joint"), ("tasks", 5), ("steps", 2), ("batch", 8)]))
+    assert price(config, "gradients").round == pytest.approx(5 * 3 * 2 * 8, rel=0.05)
+
+
 def test_what_a_task_costs_beside_its_rounds_is_part_of_the_budget() -> None:
     """EWC takes each client's Fisher once a task: `fisher_samples` gradients, and a vector up."""
     config = resolve(merge(RAW, [("method", "ewc"), ("steps", 3), ("batch", 8), ("ewc.fisher_samples", 4)]))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from cflag.config import Config, merge, resolve
@@ -78,7 +79,7 @@ class Price:
 
 
 def price(config: Config, budget: Budget) -> Price:
-    """Measure what a method's task costs by trying two: only the first has no past."""
+    """Measure what a method's task costs by trying one round of each: a past may make rounds dearer."""
     experiment = Experiment(config)
     method, server = experiment.method, experiment.server()
     engine = LocalEngine(experiment.host(), workers=1)
@@ -90,16 +91,12 @@ def price(config: Config, budget: Budget) -> Price:
 
     prices = []
     with one_thread():
-        for task in range(min(config.tasks, 2)):
+        for task in range(config.tasks):
             server.task, server.sizes = task, experiment.sizes(task)
             begin = cost_of(method.begin_task(server))
             a_round = cost_of(method.round(server))
             prices.append(Price(begin + cost_of(method.end_task(server), method.before_test(server)), a_round))
-    first, later, tasks = prices[0], prices[-1], config.tasks
-    return Price(
-        (first.task + (tasks - 1) * later.task) / tasks,
-        (first.round + (tasks - 1) * later.round) / tasks,
-    )
+    return Price(fmean(p.task for p in prices), fmean(p.round for p in prices))
 
 
 def _spent(account: Account, budget: Budget) -> float:

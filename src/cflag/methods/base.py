@@ -115,7 +115,7 @@ class FedAvg(Method):
     """
 
     Settings: ClassVar[type[Any]] = FedAvgSettings
-    space: ClassVar[Space] = {"lr": (0.02, 0.5)}
+    space: ClassVar[Space] = {"lr": (0.05, 0.4)}
 
     def round(self, server: Server) -> Conversation:
         """Ask for local training; move by the mean displacement."""

@@ -101,7 +101,7 @@ class CFlag(Method):
 
     Settings: ClassVar[type[Any]] = CFlagSettings
     uses_memory = True
-    space: ClassVar[Space] = {"alpha": (0.02, 0.2), "beta": (0.02, 0.5)}
+    space: ClassVar[Space] = {"alpha": (0.05, 0.2), "beta": (0.05, 0.3)}
     settings: CFlagSettings
 
     def round(self, server: Server) -> Conversation:

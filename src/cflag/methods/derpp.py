@@ -35,7 +35,7 @@ class Derpp(FedAvg):
     """FedAvg with replay of stored logits and of labels."""
 
     Settings = DerppSettings
-    space: ClassVar[Space] = {**FedAvg.space, "alpha": (0.03, 1.0), "beta": (0.1, 2.0)}
+    space: ClassVar[Space] = {**FedAvg.space, "alpha": (0.05, 0.5), "beta": (0.3, 2.0)}
     settings: DerppSettings
     uses_memory = True
 

@@ -43,7 +43,7 @@ class Ewc(FedAvg):
     """FedAvg with a quadratic penalty around what earlier tasks need."""
 
     Settings = EwcSettings
-    space: ClassVar[Space] = {**FedAvg.space, "strength": (1.0, 1e4)}
+    space: ClassVar[Space] = {**FedAvg.space, "strength": (1.0, 1000.0)}
     settings: EwcSettings
 
     def sent(self, server: Server) -> dict[str, Value | None]:

@@ -29,7 +29,7 @@ class FedTrack(CFlag):
 
     Settings = FedTrackSettings
     uses_memory = False
-    space: ClassVar[Space] = {"beta": (0.02, 0.5)}
+    space: ClassVar[Space] = {"beta": (0.02, 0.2)}
 
     def __init__(self, settings: FedTrackSettings, local: LocalOptions) -> None:
         own = CFlagSettings(beta=settings.beta, order=settings.order, estimator="iag", adapt="off", drift=1.0)

@@ -45,7 +45,7 @@ class Icarl(FedAvg):
     Settings = IcarlSettings
     settings: IcarlSettings
     uses_memory = True
-    space: ClassVar[Space] = {"lr": (0.02, 0.3), "strength": (0.1, 3.0)}
+    space: ClassVar[Space] = {"lr": (0.05, 0.3), "strength": (0.2, 3.0)}
 
     def sent(self, server: Server) -> dict[str, Value | None]:
         """The teacher; none during the first task."""

@@ -38,7 +38,7 @@ class Lwf(FedAvg):
     """FedAvg with distillation from the previous global model on current data."""
 
     Settings = LwfSettings
-    space: ClassVar[Space] = {**FedAvg.space, "strength": (0.1, 10.0)}
+    space: ClassVar[Space] = {**FedAvg.space, "strength": (0.2, 5.0)}
     settings: LwfSettings
 
     def sent(self, server: Server) -> dict[str, Value | None]:

@@ -39,7 +39,7 @@ class Nccl(FedAvg):
     """FedAvg whose local steps combine memory and current gradients with adaptive rates."""
 
     Settings = NcclSettings
-    space: ClassVar[Space] = {"lr": (0.02, 0.19), "alpha_cap": (0.05, 1.0)}  # lr must stay below 1/smoothness
+    space: ClassVar[Space] = {"lr": (0.05, 0.19), "alpha_cap": (0.1, 0.6)}  # lr must stay below 1/smoothness
     settings: NcclSettings
     uses_memory = True
 
