@@ -20,11 +20,11 @@ from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
 from cflag.experiment import flatten
 from cflag.files import load_state, save_state
+from cflag.learning.distillation import distillation
 from cflag.learning.heads import Heads
 from cflag.memory.base import MemoryOptions
 from cflag.memory.ring import Ring
 from cflag.methods.agem import project
-from cflag.methods.lwf import distillation
 from cflag.registry import get_method, method_names
 from tests.quadratic import Lab, Row
 from tests.test_engine import QUICK

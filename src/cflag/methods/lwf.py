@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from cflag.client import Client
 from cflag.conversation import Conversation, Value
 from cflag.data.samples import Samples
+from cflag.learning.distillation import distillation
 from cflag.methods.base import FedAvg, FedAvgSettings, Space, require_positive
 from cflag.server import Server
 
@@ -62,17 +62,3 @@ class Lwf(FedAvg):
             return client.own_loss(outputs, samples) + self.settings.strength * kept
 
         return client.value_and_grad(batch, both)[1]
-
-
-def distillation(outputs: Tensor, targets: Tensor, heads: list[Tensor], temperature: float) -> Tensor:
-    """Return T² KL(teacher ‖ student) of softened answers, summed over the old heads' softmaxes."""
-    losses = [
-        F.kl_div(
-            F.log_softmax(outputs[:, head] / temperature, dim=1),
-            F.log_softmax(targets[:, head] / temperature, dim=1),
-            reduction="batchmean",
-            log_target=True,
-        )
-        for head in heads
-    ]
-    return temperature**2 * sum(losses, outputs.new_zeros(()))
