@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cflag import Experiment, Source
+from cflag.config import resolve
 from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.heads import Heads
@@ -78,6 +80,33 @@ def test_gradients_are_new_vectors_that_later_ones_leave_alone() -> None:
     assert torch.equal(first, kept)
 
 
+def test_channels_last_is_the_same_model_in_another_order() -> None:
+    samples, plain, fast = images(), Learner(network(), ALL_OPEN), Learner(network(), ALL_OPEN, channels_last=True)
+    assert torch.equal(fast.params, flat(network().parameters(), channels_last=True))
+    torch.testing.assert_close(fast.outputs(samples), plain.outputs(samples))
+    gradient = fast.value_and_grad(samples)[1]
+    fast.load(gradient, fast.buffers)
+    torch.testing.assert_close(flat(fast.model.parameters()), plain.value_and_grad(samples)[1])
+
+
+def test_a_model_of_the_users_own_may_use_view() -> None:
+    class Viewing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution, self.dense = nn.Conv2d(2, 3, 3, padding=1), nn.Linear(3 * 5 * 5, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen = self.convolution(x)
+            y: Tensor = self.dense(seen.view(len(x), -1))
+            return y
+
+    x, y = torch.rand(40, 2, 5, 5), torch.arange(40) % 4
+    source = Source.from_tensors((x, y), (x, y))
+    config = resolve({"source": "custom", "model": "custom", "tasks": 2, "clients": 2})
+    learner = Experiment(config, source, Viewing()).learner
+    assert len(learner.value_and_grad(Samples(x, y, torch.zeros(40, dtype=torch.long)))[1]) == 54 + 3 + 300 + 4
+
+
 def test_parameters_are_views_of_the_flat_vector_both_ways() -> None:
     model = network()
     before = [p.detach().clone() for p in model.parameters()]
@@ -111,9 +140,10 @@ def test_load_copies_a_global_model_and_stays_apart_from_it() -> None:
     assert not torch.equal(learner.buffers, buffers)
 
 
-def flat(tensors: Iterable[Tensor]) -> Tensor:
-    """Tensors one after the other; those of convolutions with their channels last."""
-    return torch.cat([(t.permute(0, 2, 3, 1) if t.dim() == 4 else t).detach().flatten() for t in tensors])
+def flat(tensors: Iterable[Tensor], channels_last: bool = False) -> Tensor:
+    """Tensors one after the other; those of convolutions with their channels last, where wanted."""
+    ordered = [t.permute(0, 2, 3, 1) if channels_last and t.dim() == 4 else t for t in tensors]
+    return torch.cat([t.detach().flatten() for t in ordered])
 
 
 def correct(learner: Learner, samples: Samples) -> Tensor:

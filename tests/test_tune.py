@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.distributions import CategoricalDistribution as FixedChoice
 
 from cflag import Result
 from cflag.cli import main
@@ -85,6 +87,55 @@ def tuned(path: Path, trials: int, seed: int, *methods: str) -> Path:
     return path
 
 
+def test_settings_that_exclude_each_other_are_worth_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_method("nccl"), "space", {"lr": [0.1, 0.3]})  # 0.3 is above 1/smoothness
+    monkeypatch.setattr(Search, "ask", lambda self: self.study.ask({"lr": FixedChoice([0.3])}))
+    found = tune(RAW, ["nccl"], Tuning("digits", 1, 2, "rounds"), tmp_path, lambda _: None)
+    assert found["nccl"] == (0.0, {"lr": 0.3})
+    assert not list(tmp_path.iterdir())
+
+
+def test_equal_gradients_in_tuning_as_in_comparing(tmp_path: Path) -> None:
+    raw = merge(RAW, [("rounds", 6)])
+    tune(raw, ["finetune", "replay"], Tuning("digits", 1, 2, "gradients"), tmp_path, lambda _: None)
+    results = [Result.load(tmp_path / f"{method}-001") for method in ("finetune", "replay")]
+    assert results[1].config["rounds"] < results[0].config["rounds"] == 6
+
+
+def test_what_is_set_by_hand_goes_before_what_was_tuned(tmp_path: Path) -> None:
+    file = tuned(tmp_path / "t.toml", 5, 9, "finetune", "replay")
+    argv = ["compare", "digits", *FLAGS, "--methods", "finetune", "--seeds", "1", "--tuned", str(file)]
+    assert main([*argv, "--set", "finetune.lr=0.03", "--out", str(tmp_path / "out")]) == 0
+    assert Result.load(tmp_path / "out" / "finetune-2-1").config["finetune"]["lr"] == 0.03
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["tune", "finetune", "digits", "--trials", "0"], "at least one"),
+        (["tune", "finetune,finetune", "digits"], "each name once"),
+        (["tune", "fintune", "digits"], "did you mean 'finetune'"),
+        (["compare", "digits", "--methods", "finetune", "--seeds", "1,1"], "each name once"),
+        (["compare", "digits", "--methods", "finetune", "--jobs", "-1"], "--jobs -1"),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    argv: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*argv, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_without_optuna_the_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert main(["tune", "finetune", "digits", *FLAGS, "--out", str(tmp_path / "out")]) == 2
+    assert "pip install 'cflag[tune]'" in capsys.readouterr().err
+
+
 def test_what_would_be_unfair_is_refused(tmp_path: Path) -> None:
     one = tuned(tmp_path / "one.toml", 5, 9, "finetune")
     two = tuned(tmp_path / "two.toml", 6, 9, "replay")
@@ -95,6 +146,8 @@ def test_what_would_be_unfair_is_refused(tmp_path: Path) -> None:
         load_tuned([one], ["finetune"], [8, 9])
     with pytest.raises(UserError, match="'replay' was not tuned"):
         load_tuned([one], ["finetune", "replay"], [1])
+    with pytest.raises(UserError, match="tuned in another file, too"):
+        load_tuned([one, tuned(tmp_path / "again.toml", 5, 9, "finetune")], ["finetune"], [1])
     (tmp_path / "plain.toml").write_text("[finetune]\nlr = 0.1\n")
     with pytest.raises(UserError, match=r"no \[tuning\] table"):
         load_tuned([tmp_path / "plain.toml"], ["finetune"], [1])

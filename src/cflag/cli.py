@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -142,11 +142,11 @@ def _configs(args: argparse.Namespace, methods: Sequence[str | None], seeds: Seq
     ]
 
 
-def _raw(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the preset's values with those of --set and --data-dir."""
+def _raw(args: argparse.Namespace, tuned: Iterable[tuple[str, Any]] = ()) -> dict[str, Any]:
+    """Return the preset's values with tuned ones and, above all, those of --set and --data-dir."""
     from cflag.config import load_raw, merge, parse_setting
 
-    settings = [parse_setting(text) for text in args.set]
+    settings = [*tuned, *(parse_setting(text) for text in args.set)]
     if args.data_dir:
         settings.append(("data_dir", _absolute(args.data_dir)))
     return merge(load_raw(args.preset or "digits"), settings)
@@ -189,23 +189,24 @@ def _resumed(args: argparse.Namespace) -> tuple[Path, Experiments]:
 
 def _compare(args: argparse.Namespace) -> None:
     from cflag.compare import plan, prepare, run_all
-    from cflag.config import merge
     from cflag.experiment import flatten
-    from cflag.results.display import Overview, PatientConsole
+    from cflag.results.display import Overview, PatientConsole, table_width
     from cflag.results.table import as_text, write_tables
     from cflag.tune import load_tuned
 
     console = PatientConsole()
-    methods, seeds = args.methods.split(","), [_seed(text) for text in args.seeds.split(",")]
+    if args.jobs < 0:
+        raise UserError(f"--jobs {args.jobs}: 0 (one a core) or more")
+    methods, seeds = _names("--methods", args.methods), [_seed(text) for text in _names("--seeds", args.seeds)]
     tuned = load_tuned(args.tuned, methods, seeds) if args.tuned else {}
-    jobs = plan(merge(_raw(args), flatten(tuned)), methods, seeds, args.budget, args.out)
+    jobs = plan(_raw(args, flatten(tuned)), methods, seeds, args.budget, args.out)
     prepare(jobs)
     with Overview(console) as overview:
         results = run_all(jobs, args.jobs or cores(), overview.update)
     caption = f"{args.preset}: equal {args.budget}, mean ± standard deviation over {len(seeds)} seeds"
     console.print(caption, highlight=False)
-    console.print(as_text(results))
-    figure = _compare_figure(results, args.out)
+    console.print(as_text(results), width=table_width(console))
+    figure = _compare_figure(results, args.out, f"accuracy-{args.budget}")
     for path in [*write_tables(results, args.out / f"table-{args.budget}", caption), *figure]:
         console.print(str(path), highlight=False, soft_wrap=True)
 
@@ -219,7 +220,7 @@ def _tune(args: argparse.Namespace) -> None:
     console = PatientConsole()
     tuning = Tuning(args.preset, args.trials, args.seed, args.budget)
     with Overview(console) as overview:
-        found = tune(_raw(args), args.methods.split(","), tuning, args.out, overview.update)
+        found = tune(_raw(args), _names("METHOD", args.methods), tuning, args.out, overview.update)
     path = args.out / "tuned.toml"
     write_tuned(path, tuning, {method: values for method, (_, values) in found.items()})
     for method, (accuracy, values) in found.items():
@@ -251,8 +252,8 @@ def _begun(args: argparse.Namespace) -> tuple[Path, Experiments]:
     from cflag.experiment import Experiment, new_folder
     from cflag.results.folder import RunFolder, refuse_existing
 
-    methods = args.methods.split(",") if args.methods else [None]
-    seeds = [_seed(text) for text in args.seeds.split(",")] if args.seeds else [None]
+    methods = _names("--methods", args.methods) if args.methods else [None]
+    seeds = [_seed(text) for text in _names("--seeds", args.seeds)] if args.seeds else [None]
     configs = _configs(args, methods, seeds)
     first = Experiment(configs[0])  # missing data and the like come to light before a folder is made
     stem = Path(args.preset or "digits").stem
@@ -272,16 +273,25 @@ def _absolute(folder: str) -> str:
     return str(Path(folder).expanduser().absolute())
 
 
+def _names(option: str, text: str) -> list[str]:
+    """Split a list with commas; each name may stand in it once."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not name or names.count(name) > 1:
+            raise UserError(f"{option} {text}: write each name once, with commas between")
+    return names
+
+
 def _seed(text: str) -> int:
     if not text.strip().isdecimal():
         raise UserError(f"--seeds: '{text}' is not a whole number")
     return int(text)
 
 
-def _compare_figure(results: Sequence[Result], root: Path) -> list[Path]:
+def _compare_figure(results: Sequence[Result], root: Path, name: str = "accuracy_after_each_task") -> list[Path]:
     from cflag.results.figures import draw_accuracy, save
 
-    return save(draw_accuracy(results), root / "accuracy_after_each_task")[:1]
+    return save(draw_accuracy(results), root / name)[:1]
 
 
 def _list(args: argparse.Namespace) -> None:

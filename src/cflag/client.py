@@ -96,10 +96,14 @@ class Client:
 
     def outputs(self, samples: Samples, params: Tensor | None = None, buffers: Tensor | None = None) -> Tensor:
         """Return the model's outputs on samples, or those of another model: a teacher."""
+        if params is None:
+            return self._learner.outputs(samples)
         own = self.params.clone(), self.buffers.clone()
-        self._learner.load(own[0] if params is None else params, own[1] if buffers is None else buffers)
+        self.params.copy_(params)
+        self.buffers.copy_(own[1] if buffers is None else buffers)
         outputs = self._learner.outputs(samples)
-        self._learner.load(*own)
+        self.params.copy_(own[0])
+        self.buffers.copy_(own[1])
         return outputs
 
     def features(self, samples: Samples) -> Tensor:
@@ -117,7 +121,10 @@ class Client:
         return self._learner.loss
 
     def own_loss(self, outputs: Tensor, samples: Samples) -> Tensor:
-        """Return the cross entropy of samples of the current task over that task's own outputs."""
+        """Return the cross entropy of samples of the current task over that task's own outputs.
+
+        A user's own loss has no heads to choose from: methods that use this are for classification.
+        """
         own = self.heads.own[self.task].to(outputs.device)
         return F.cross_entropy(outputs.masked_fill(~own, -torch.inf), samples.y)
 

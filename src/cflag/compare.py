@@ -79,7 +79,10 @@ class Price:
 
 
 def price(config: Config, budget: Budget) -> Price:
-    """Measure what a method's task costs by trying one round of each: a past may make rounds dearer."""
+    """Measure what a method's tasks cost by trying two rounds of each.
+
+    Two, because the first may find the model already sent, by a question at the end of the task before.
+    """
     experiment = Experiment(config)
     method, server = experiment.method, experiment.server()
     engine = LocalEngine(experiment.host(), workers=1)
@@ -93,9 +96,10 @@ def price(config: Config, budget: Budget) -> Price:
     with one_thread():
         for task in range(config.tasks):
             server.task, server.sizes = task, experiment.sizes(task)
-            begin = cost_of(method.begin_task(server))
+            first = cost_of(method.begin_task(server), method.round(server))
             a_round = cost_of(method.round(server))
-            prices.append(Price(begin + cost_of(method.end_task(server), method.before_test(server)), a_round))
+            end = cost_of(method.end_task(server), method.before_test(server))
+            prices.append(Price(first - a_round + end, a_round))
     return Price(fmean(p.task for p in prices), fmean(p.round for p in prices))
 
 
@@ -110,7 +114,7 @@ def prepare(jobs: Sequence[Job]) -> None:
     for job in jobs:
         if not (job.folder / "config.toml").exists():
             RunFolder.create(job.folder, job.config)
-        elif RunFolder.open(job.folder).config() != job.config:
+        elif RunFolder.open(job.folder).config().numbers() != job.config.numbers():
             raise UserError(f"{job.folder} holds a run with other settings; choose another --out")
 
 
@@ -135,14 +139,14 @@ def run_all(
                 running[job] = _start(job)
             time.sleep(0.2)
             watch(jobs)
+            if stopped():  # asked first: the runs got the same Ctrl-C, which is no failure of theirs
+                raise InterruptedRunError("stopped; all finished rounds are saved; repeat the command to go on")
             for job, process in list(running.items()):
                 if process.poll() is None:
                     continue
                 error = _failure(job, running.pop(job))
                 if error is not None:
                     failed(job, error)
-            if stopped():
-                raise InterruptedRunError("stopped; all finished rounds are saved; repeat the command to go on")
     return [Result.load(job.folder) for job in jobs if RunFolder(job.folder).finished]
 
 

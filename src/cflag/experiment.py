@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ from cflag.safety import cores, explain_failures, one_thread, stop_requests
 from cflag.server import Server
 from cflag.streams import torch_seed
 
+FORMAT = 2
+"""The version of a checkpoint's contents; another one's vectors may lie in another order."""
+
 
 class Experiment:
     """A benchmark, a method and a model. `source` and `model` may be your own instead of built-in names."""
@@ -57,6 +61,7 @@ class Experiment:
             self.benchmark.normalise,
             config.device,
             loss,
+            channels_last=model is None,
         )
         self.learner.check(self.benchmark.train(0, 0)[:1], self.benchmark.source.classes)
         self._initial = (self.learner.params.clone(), self.learner.buffers.clone())
@@ -125,7 +130,8 @@ class Experiment:
         last = server.round == self.config.rounds - 1
         if not last and (server.round + 1) % self.config.eval_every:
             return None
-        engine.converse(self.method.before_test(server), server)
+        with nullcontext() if last else engine.uncounted():  # tests in between are for the curves alone
+            engine.converse(self.method.before_test(server), server)
         tasks = range(len(self.benchmark.tasks) if last else server.task + 1)
         return engine.evaluate(server, tasks, self.method.tested_with(server))
 
@@ -138,7 +144,7 @@ class Experiment:
         history.model_sent = engine.model_sent(server)
         history.peak_mb = max(history.peak_mb, engine.peak_mb())
         state = {f"state.{name}": value for name, value in server.state.items()}
-        config = {"config": self.config.numbers()}
+        config = {"config": self.config.numbers(), "format": FORMAT}
         folder.save_checkpoint(
             {"params": server.params, "buffers": server.buffers, **config, **state, **history.to_dict()}
         )
@@ -148,11 +154,15 @@ class Experiment:
         saved = folder.load_checkpoint()
         if saved is None:
             return History(self.benchmark.heads.by_task)
+        if saved.pop("format", None) != FORMAT:
+            raise UserError(f"{folder.path} was begun by another version of cflag; start a new run")
         refuse_changed(saved.pop("config"), self.config.numbers(), folder.path)
         server.params.copy_(saved.pop("params"))
         server.buffers.copy_(saved.pop("buffers"))
         for name in [n for n in saved if n.startswith("state.")]:
-            server.state[name.removeprefix("state.")] = saved.pop(name)
+            value = saved.pop(name)
+            on_device = value.to(server.params.device) if isinstance(value, torch.Tensor) else value
+            server.state[name.removeprefix("state.")] = on_device
         history = History.from_dict(saved)
         engine.restore(folder.checkpoints, history.clients)
         if history.model_sent:

@@ -74,10 +74,11 @@ def keep_freed_memory() -> None:
     Worker processes inherit it; other C libraries have no such switch and need none.
     """
     with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
+        mallopt = ctypes.CDLL(None).mallopt
         trim_threshold, mmap_threshold = -1, -3  # the names these have in malloc.h
-        for switch in (trim_threshold, mmap_threshold):
-            libc.mallopt(switch, 2**30)
+        # An older glibc takes no more than 32 MiB; without the second the first would turn its own adaptation off.
+        if mallopt(mmap_threshold, 2**30) or mallopt(mmap_threshold, 2**25):
+            mallopt(trim_threshold, 2**30)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ search that was stopped is repeated from its finished runs and goes on where it 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,10 +46,10 @@ class Search:
         self.space = get_method(method).space
         if not self.space:
             raise UserError(f"method '{method}' declares no space to tune")
-        sampler = optuna.samplers.TPESampler(seed=seed)
+        sampler = optuna.samplers.TPESampler(seed=seed % 2**32)
         self.study: Study = optuna.create_study(direction="maximize", sampler=sampler)
-        defaults = vars(self.config({}).settings)
-        self.study.enqueue_trial({name: defaults[name] for name in self.space})
+        now = vars(self.config({}).settings)
+        self.study.enqueue_trial({name: now[name] for name, choice in self.space.items() if _within(now[name], choice)})
 
     def config(self, found: Mapping[str, Any]) -> Config:
         """Return the run's config with these settings of the method."""
@@ -74,22 +75,20 @@ def tune(
     watch: Callable[[Sequence[Job]], None],
 ) -> dict[str, tuple[float, dict[str, Any]]]:
     """Search for every method, a trial of each at a time; return the best accuracy and the settings that gave it."""
-    workers = 1 if len(methods) >= cores() else 0
+    workers = max(1, cores() // len(methods))
     raw = merge(raw, [("seed", tuning.seed), ("workers", workers), ("eval_every", 10**6)])
     searches = [Search(method, raw, tuning.seed) for method in methods]
     rounds = _rounds(searches, tuning.budget)
-    for number in range(tuning.trials):
-        trials = [search.ask() for search in searches]
-        jobs = [
-            Job(
-                out / f"{search.method}-{number + 1:03d}",
-                replace(search.config(trial.params), rounds=rounds[search.method]),
-            )
-            for search, trial in zip(searches, trials, strict=True)
-        ]
+    for number in range(1, tuning.trials + 1):
+        trials = {search.method: search.ask() for search in searches}
+        jobs = []
+        for search in searches:
+            with suppress(UserError):  # settings that exclude each other: worth nothing, as those that diverge
+                config = replace(search.config(trials[search.method].params), rounds=rounds[search.method])
+                jobs.append(Job(out / f"{search.method}-{number:03d}", config))
         accuracies = _run(jobs, watch)
-        for search, trial, accuracy in zip(searches, trials, accuracies, strict=True):
-            search.study.tell(trial, accuracy)
+        for search in searches:
+            search.study.tell(trials[search.method], accuracies.get(search.method, 0.0))
     return {s.method: (s.study.best_value, s.study.best_params) for s in searches}
 
 
@@ -101,18 +100,20 @@ def _rounds(searches: Sequence[Search], budget: Budget) -> dict[str, int]:
     return {method: config.rounds for method, config in configs.items()}
 
 
-def _run(jobs: Sequence[Job], watch: Callable[[Sequence[Job]], None]) -> list[float]:
-    """Return each run's accuracy; settings with which training diverges are worth nothing."""
-    diverged: set[Path] = set()
-
-    def note(job: Job, error: CflagError) -> None:
-        if not isinstance(error, DivergedError):
-            raise error
-        diverged.add(job.folder)
-
+def _run(jobs: Sequence[Job], watch: Callable[[Sequence[Job]], None]) -> dict[str, float]:
+    """Return each method's accuracy; none where training diverged."""
     prepare(jobs)
-    results = {r.folder: r for r in run_all(jobs, cores(), watch, note)}
-    return [0.0 if job.folder in diverged else results[job.folder].average_accuracy for job in jobs]
+    return {result.method: result.average_accuracy for result in run_all(jobs, cores(), watch, _let_diverge)}
+
+
+def _let_diverge(job: Job, error: CflagError) -> None:
+    if not isinstance(error, DivergedError):
+        raise error
+
+
+def _within(value: Any, choice: tuple[float, float] | list[Any]) -> bool:
+    """Return whether a space holds a value, so that a search can start from it."""
+    return value in choice if isinstance(choice, list) else choice[0] <= value <= choice[1]
 
 
 def write_tuned(path: Path, tuning: Tuning, found: Mapping[str, Mapping[str, Any]]) -> None:
@@ -128,19 +129,21 @@ def load_tuned(paths: Sequence[Path], methods: Sequence[str], seeds: Sequence[in
     for path in paths:
         tables = load_file(path)
         tuning = tables.pop("tuning", None)
-        if not isinstance(tuning, dict) or not {"trials", "seed"} <= set(tuning):
+        if not isinstance(tuning, dict) or not all(isinstance(tuning.get(key), int) for key in ("trials", "seed")):
             raise UserError(f"{path}: not a file that 'cflag tune' wrote: it has no [tuning] table")
         if tuning["seed"] in seeds:
             raise UserError(f"{path} was tuned on seed {tuning['seed']}, which the table must not use; drop it")
         trials[tuning["trials"]] = path
+        for method in set(found) & set(tables):
+            raise UserError(f"{path}: '{method}' was tuned in another file, too; which one holds?")
         found.update(tables)
     if len(trials) > 1:
         uneven = ", ".join(f"{path}: {count}" for count, path in trials.items())
         raise UserError(f"every method must be tuned with the same number of trials ({uneven})")
     for method in methods:
-        if method not in found:
+        if method not in found and get_method(method).space:
             raise UserError(f"{', '.join(map(str, paths))}: '{method}' was not tuned; run 'cflag tune {method} ...'")
-    return {method: found[method] for method in methods}
+    return {method: found[method] for method in methods if method in found}
 
 
 def _optuna() -> Any:

@@ -7,7 +7,8 @@ changes no number in the result.
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,14 @@ class LocalEngine:
         """Return the account since the last time, and open a new one."""
         account, self.account = self.account, Account()
         return account
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Carry conversations that are measurement: what they cost and remark stays out of the account."""
+        account, sent = self.account, self._sent_model
+        self.account = Account()
+        yield
+        self.account, self._sent_model = account, sent
 
     def close(self) -> None:
         """Stop the workers."""

@@ -19,8 +19,6 @@ class Heads:
         self.own = own
         self.seen = own.cumsum(0) > 0
         self.open = own if by_task else self.seen
-        self._closed = ~self.open
-        self._all_open = bool(self.open.all())
 
     def of_task(self, tasks: Tensor) -> Tensor:
         """Return which outputs were open when samples of these tasks were learned, a row each."""
@@ -33,15 +31,17 @@ class Heads:
 
     def mask(self, logits: Tensor, tasks: Tensor, current: int) -> Tensor:
         """Return the logits with closed outputs at minus infinity."""
-        if self._all_open:
-            return logits
-        rows = tasks if self.by_task else tasks.clamp(min=current)
-        return logits.masked_fill(self._closed.to(logits.device)[rows], -torch.inf)
+        return _masked(logits, self.open, tasks if self.by_task else tasks.clamp(min=current))
 
     def right(self, scores: Tensor, labels: Tensor, tasks: Tensor, current: int) -> Tensor:
         """Return (n, 2): is the answer right among the task's own classes, and among all classes seen so far."""
-        chosen = [
-            scores.masked_fill(~allowed.to(scores.device)[rows], -torch.inf).argmax(1)
-            for allowed, rows in ((self.own, tasks), (self.seen, tasks.clamp(min=current)))
-        ]
-        return torch.stack([answer == labels for answer in chosen], dim=1)
+        readings = ((self.own, tasks), (self.seen, tasks.clamp(min=current)))
+        answers = [_masked(scores, allowed, rows).argmax(1) for allowed, rows in readings]
+        return torch.stack([answer == labels for answer in answers], dim=1)
+
+
+def _masked(logits: Tensor, allowed: Tensor, rows: Tensor) -> Tensor:
+    """Return logits with those that a row does not allow at minus infinity."""
+    if bool(allowed.all()):  # a model with a loss of its own may then have any number of outputs
+        return logits
+    return logits.masked_fill(~allowed.to(logits.device)[rows], -torch.inf)

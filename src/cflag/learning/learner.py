@@ -20,30 +20,32 @@ Loss = Callable[[Tensor, Samples], Tensor]
 """The mean loss of a model's outputs on samples."""
 
 
-def _flatten(tensors: Sequence[Tensor], device: str) -> Tensor:
+def _flatten(tensors: Sequence[Tensor], device: str, channels_last: bool) -> Tensor:
     """Move tensors into one contiguous vector and make each a view of its part."""
     if not tensors:
         return torch.zeros(0, device=device)
-    flat = _cat(tensors)
+    flat = _cat(tensors, channels_last)
     for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-        tensor.data = part.view(_channels_last(tensor).shape)
-        if tensor.dim() == 4:
-            tensor.data = tensor.data.permute(0, 3, 1, 2)
+        if channels_last and tensor.dim() == 4:
+            outputs, inputs, height, width = tensor.shape
+            tensor.data = part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+        else:
+            tensor.data = part.view(tensor.shape)
     return flat
 
 
-def _channels_last(tensor: Tensor) -> Tensor:
-    """Put a convolution's weights in the order of memory in which it is fastest on a CPU."""
-    return tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
-
-
-def _cat(tensors: Sequence[Tensor]) -> Tensor:
-    """Join tensors into one flat vector."""
-    return torch.cat([_channels_last(t.detach()).reshape(-1) for t in tensors])
+def _cat(tensors: Sequence[Tensor], channels_last: bool) -> Tensor:
+    """Join tensors into one flat vector, a convolution's weights with their channels last where asked for."""
+    ordered = [t.permute(0, 2, 3, 1) if channels_last and t.dim() == 4 else t for t in tensors]
+    return torch.cat([t.detach().reshape(-1) for t in ordered])
 
 
 class Learner:
-    """A model with flat `params` and `buffers`, and the loss it is trained on."""
+    """A model with flat `params` and `buffers`, and the loss it is trained on.
+
+    `channels_last` is the order of memory in which convolutions are fastest on a CPU, for models that do not mind: a
+    `view` in a user's own model would.
+    """
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class Learner:
         normalise: Callable[[Tensor], Tensor] = lambda x: x,
         device: str = "cpu",
         loss: Loss | None = None,
+        channels_last: bool = False,
     ) -> None:
         self.model = model.to(device)
         self.device = torch.device(device)
@@ -59,6 +62,7 @@ class Learner:
         self.normalise = normalise
         self.current = 0
         self._loss = loss
+        self._channels_last = channels_last
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         if not self._parameters:
             raise UserError("the model has no parameters to train")
@@ -68,14 +72,14 @@ class Learner:
         for name, tensors in (("parameters", self._parameters), ("floating-point buffers", buffers)):
             if len({t.dtype for t in tensors}) > 1:
                 raise UserError(f"the model's {name} must all have one dtype")
-        self.params = _flatten(self._parameters, device)
+        self.params = _flatten(self._parameters, device, channels_last)
         # Batch-norm statistics: averaged like parameters, but no gradient and no inner product sees them.
-        self.buffers = _flatten(buffers, device)
+        self.buffers = _flatten(buffers, device, channels_last)
 
     def _input(self, x: Tensor) -> Tensor:
         """Turn raw samples into the model's inputs, in its own precision."""
         x = self.normalise(x).to(self.params.dtype)
-        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+        return x.contiguous(memory_format=torch.channels_last) if self._channels_last and x.dim() == 4 else x
 
     def load(self, params: Tensor, buffers: Tensor) -> None:
         """Take over a global model."""
@@ -127,7 +131,7 @@ class Learner:
 
     def _gradient(self, loss: Tensor) -> Tensor:
         grads = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        return _cat(grads)
+        return _cat(grads, self._channels_last)
 
     @torch.no_grad()
     def outputs(self, samples: Samples, batch: int = 500) -> Tensor:

@@ -130,10 +130,14 @@ class Descent:
 
 
 def fresh(model: nn.Module) -> nn.Module:
-    """Return a model of the same form that has learned nothing; drawn on the CPU, as all that is random."""
+    """Return a model of the same form that has learned nothing; drawn on the CPU, as all that is random.
+
+    Frozen layers stay as they are, and so do parameters of a module that cannot reset them.
+    """
     student = copy.deepcopy(model).cpu()
     for module in student.modules():
-        if callable(reset := getattr(module, "reset_parameters", None)):
+        trained = any(p.requires_grad for p in module.parameters(recurse=False))
+        if trained and callable(reset := getattr(module, "reset_parameters", None)):
             reset()
     return student.to(next(model.parameters()).device)
 

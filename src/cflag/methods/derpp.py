@@ -58,6 +58,6 @@ class Derpp(FedAvg):
 
     def remember(self, client: Client) -> Answer:
         """Keep samples together with the global model's logits."""
-        logits = client.outputs(client.data, client.params)
+        logits = client.outputs(client.data).cpu()
         client.memory.add(replace(client.data, logits=logits), client.rng("remember"))
         return {}

@@ -33,13 +33,15 @@ class NcclSettings(FedAvgSettings):
         require_positive("nccl", self, "lr", "smoothness", "alpha_cap", "beta_cap")
         if self.smoothness * self.lr >= 1:
             raise UserError(f"nccl.lr = {self.lr} must be below 1/smoothness = {1 / self.smoothness:g}")
+        if self.alpha_cap < self.lr:
+            raise UserError(f"nccl.alpha_cap = {self.alpha_cap} must not be below nccl.lr = {self.lr}")
 
 
 class Nccl(FedAvg):
     """FedAvg whose local steps combine memory and current gradients with adaptive rates."""
 
     Settings = NcclSettings
-    space: ClassVar[Space] = {"lr": (0.05, 0.19), "alpha_cap": (0.1, 0.6)}  # lr must stay below 1/smoothness
+    space: ClassVar[Space] = {"lr": (0.05, 0.19), "alpha_cap": (0.2, 0.6)}  # lr must stay below 1/smoothness
     settings: NcclSettings
     uses_memory = True
 

@@ -152,12 +152,17 @@ def show_results(console: Console, results: Sequence[Result]) -> None:
     for result in results:
         if methods.count(result.method) == 1:
             console.print(matrix_table(result))
-    console.print(as_text(results))
+    console.print(as_text(results), width=table_width(console))
     for result in results:
         if result.folder is not None:
             console.print(f"{result.method} (seed {result.seed}):", highlight=False)
             for path in written(result.folder):
                 console.print(f"  {path}", highlight=False, soft_wrap=True)
+
+
+def table_width(console: Console) -> int | None:
+    """Numbers may be long; in a file or a pipe nothing needs to be cut."""
+    return None if console.is_terminal else max(console.width, 160)
 
 
 def written(folder: Path) -> list[str]:

@@ -9,6 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from cflag.errors import UserError
+
+SCHEMA = 2
+
 Matrix = list[list[float]]
 """a[i][j]: accuracy on task j after learning task i, from 0 to 1."""
 
@@ -99,13 +103,15 @@ class Result:
             "forward_transfer": forward_transfer(a, self.initial_accuracy),
             "learning_accuracy": learning_accuracy(a),
         }
-        first = {"schema": 2, "method": raw.pop("method"), "seed": raw.pop("seed")}
+        first = {"schema": SCHEMA, "method": raw.pop("method"), "seed": raw.pop("seed")}
         return {**first, **summary, "accuracy_matrix": a, **raw}
 
     @classmethod
     def load(cls, folder: Path) -> Result:
         """Read a finished run back."""
         raw = json.loads((folder / "result.json").read_text())
+        if raw["schema"] != SCHEMA:
+            raise UserError(f"{folder} was written by another version of cflag; run it again in a new folder")
         names = ("method", "seed", "matrices", "initial_accuracy", "client_matrices")
         return cls(
             **{name: raw[name] for name in names},
