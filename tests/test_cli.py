@@ -52,11 +52,24 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
     expected = {
-        "methods": {"cflag", "finetune", "ewc", "nccl", "replay", "fedtrack", "agem", "derpp", "lwf", "joint"},
+        "methods": {
+            "cflag",
+            "finetune",
+            "ewc",
+            "nccl",
+            "replay",
+            "fedtrack",
+            "agem",
+            "derpp",
+            "lwf",
+            "joint",
+            "icarl",
+            "target",
+        },
         "sources": {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "har"},
         "models": {"mlp", "cnn", "cnn1d", "resnet18", "resnet50"},
         "memories": {"ring", "reservoir", "none"},
-        "presets": {"digits", "cifar10-lite"},
+        "presets": {"digits", "cifar10-lite", "cifar100-lite"},
     }
     assert set(expected) == set(KINDS)
     for kind, names in expected.items():
