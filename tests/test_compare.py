@@ -15,7 +15,8 @@ from cflag.compare import Price, plan, prepare, price, run_all
 from cflag.config import load_raw, merge, resolve
 from cflag.errors import CflagError, UserError
 from cflag.experiment import Experiment, flatten
-from cflag.results.table import COLUMNS, as_csv, as_latex, as_markdown
+from cflag.results.display import PatientConsole
+from cflag.results.table import COLUMNS, as_csv, as_latex, as_markdown, as_text
 from tests.test_engine import QUICK
 
 RAW: dict[str, Any] = merge(load_raw("digits"), flatten({**QUICK, "eval_every": 9}))
@@ -41,6 +42,16 @@ def test_table_by_hand() -> None:
     assert lines[0].startswith("| method | Acc % | Forget % | other % | learn % | rounds |")
     assert lines[2].startswith("| one | 85.0 ± 7.1 | 15.0 ± 7.1 | 30.0 | 92.5 | 7 | 0 | 0 | 3 |")
     assert lines[3].startswith("| two | 90.0 | 0.0 | 30.0 | 90.0 | 7 | 0 | 1,235 |")
+
+
+def test_no_number_is_cut_short_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    seeds = [result("one", seed, last, gradients_memory=1234567890.0, bytes_up=3.21e12)
+             for seed, last in ((1, [0.7, 0.9]), (2, [0.1, 0.2]))]  # fmt: skip
+    PatientConsole().print(as_text(seeds))
+    text = capsys.readouterr().out
+    assert "1,234,568" in text
+    assert "3,210,000" in text
+    assert "…" not in text
 
 
 def test_csv_has_a_line_a_run_with_plain_numbers() -> None:

@@ -190,7 +190,7 @@ def _resumed(args: argparse.Namespace) -> tuple[Path, Experiments]:
 def _compare(args: argparse.Namespace) -> None:
     from cflag.compare import plan, prepare, run_all
     from cflag.experiment import flatten
-    from cflag.results.display import Overview, PatientConsole, table_width
+    from cflag.results.display import Overview, PatientConsole
     from cflag.results.table import as_text, write_tables
     from cflag.tune import load_tuned
 
@@ -205,7 +205,7 @@ def _compare(args: argparse.Namespace) -> None:
         results = run_all(jobs, args.jobs or cores(), overview.update)
     caption = f"{args.preset}: equal {args.budget}, mean ± standard deviation over {len(seeds)} seeds"
     console.print(caption, highlight=False)
-    console.print(as_text(results), width=table_width(console))
+    console.print(as_text(results))
     figure = _compare_figure(results, args.out, f"accuracy-{args.budget}")
     for path in [*write_tables(results, args.out / f"table-{args.budget}", caption), *figure]:
         console.print(str(path), highlight=False, soft_wrap=True)

@@ -18,7 +18,15 @@ from cflag.results.table import as_text
 
 
 class PatientConsole(Console):
-    """A console whose reader may go away, as `head` does, without ending the work."""
+    """A console whose reader may go away, as `head` does, without ending the work.
+
+    In a file or a pipe lines may be long, so that no number of a table is cut short.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not self.is_terminal:
+            self.width = max(self.width, 160)
 
     def on_broken_pipe(self) -> None:
         """Say nothing more."""
@@ -152,17 +160,12 @@ def show_results(console: Console, results: Sequence[Result]) -> None:
     for result in results:
         if methods.count(result.method) == 1:
             console.print(matrix_table(result))
-    console.print(as_text(results), width=table_width(console))
+    console.print(as_text(results))
     for result in results:
         if result.folder is not None:
             console.print(f"{result.method} (seed {result.seed}):", highlight=False)
             for path in written(result.folder):
                 console.print(f"  {path}", highlight=False, soft_wrap=True)
-
-
-def table_width(console: Console) -> int | None:
-    """Numbers may be long; in a file or a pipe nothing needs to be cut."""
-    return None if console.is_terminal else max(console.width, 160)
 
 
 def written(folder: Path) -> list[str]:
