@@ -63,7 +63,7 @@ def heads() -> list[str]:
 
 def as_text(results: Sequence[Result]) -> Table:
     """Return the table for a terminal of 80 columns."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, padding=0)  # one space between columns, or eighty are not enough
     table.add_column("method", no_wrap=True, min_width=8)
     for column in COLUMNS:
         table.add_column(f"{column.name}\n{column.unit}", justify="right", no_wrap=True)
