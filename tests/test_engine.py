@@ -23,6 +23,8 @@ from cflag.errors import CflagError, DivergedError
 from cflag.experiment import build_model, flatten
 from cflag.files import load_state
 from cflag.methods.finetune import Finetune
+from cflag.results.history import History
+from cflag.server import Server
 from tests.quadratic import Lab, Row
 
 ROWS: list[list[Row]] = [[(1, 0, 0, 1), (0, 1, 0, 2)], [(0, 0, 1, 3)], [(1, 1, 0, 1)]]
@@ -187,7 +189,7 @@ def test_lost_scratch_changes_nothing_with_dropout_and_batch_norm(estimator: str
         raw = merge(load_raw("digits"), flatten({**QUICK, "model": "custom", "workers": 1, "cflag": own}))
         experiment = Experiment(resolve(raw), model=model)
         host, server = experiment.host(), experiment.server()
-        host.scratch_limit = limit
+        host.scratch.limit = limit
         engine = LocalEngine(host, 1)
         server.sizes = experiment.sizes(0)
         for server.round in range(3):
@@ -264,3 +266,117 @@ def test_an_experiment_can_be_run_twice(tmp_path: Path) -> None:
     first, second = (experiment.run(tmp_path / name) for name in ("a", "b"))
     assert first.accuracy_matrix == second.accuracy_matrix
     assert without_times(tmp_path / "a") == without_times(tmp_path / "b")
+
+
+# Cohorts --------------------------------------------------------------------------------------------------------------
+
+
+class Counting(Finetune):
+    """Fine-tuning whose clients count their rounds: state that changes with every question."""
+
+    def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
+        client.state["rounds"] = client.state.get("rounds", 0) + 1
+        client.remark(rounds=float(client.state["rounds"]))
+        return super().local_steps(client, steps, **sent)
+
+
+@pytest.mark.parametrize("method", ["cflag", "icarl", "counting"])
+def test_a_cohort_gives_the_same_bytes_from_any_number_of_workers(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients move from worker to worker with their memory, as their place in the cohort changes."""
+    if method == "counting":
+        monkeypatch.setattr("cflag.experiment.get_method", lambda _: Counting)
+    name = "finetune" if method == "counting" else method
+    settings = {**QUICK, "rounds": 4, "clients": 9, "clients_per_round": 4, "method": name}
+    for workers in (1, 2, 3):
+        run("digits", out=tmp_path / str(workers), **settings, workers=workers)
+    alone, *others = (tmp_path / number for number in ("1", "2", "3"))
+    for other in others:
+        assert without_times(alone) == without_times(other)
+        assert (alone / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    lines = without_times(alone)
+    assert all(len(line["cohort"]) == 4 == len(line["clients"]["loss"]) for line in lines)
+    assert len({tuple(line["cohort"]) for line in lines}) > 4
+    if method == "counting":  # whoever serves a client knows how often it was asked before
+        seen: dict[int, int] = dict.fromkeys(range(9), 0)
+        for line in lines:
+            for client, rounds in zip(line["cohort"], line["clients"]["rounds"], strict=True):
+                seen[client] += 1
+                assert rounds == seen[client]
+
+
+def test_a_stopped_run_goes_on_with_the_same_cohorts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {**QUICK, "rounds": 3, "clients": 6, "clients_per_round": 0.5}
+    run("digits", out=tmp_path / "whole", **settings)
+    record = History.record
+
+    def dying(self: History, server: Server, *args: Any) -> dict[str, Any]:
+        if (server.task, server.round) == (1, 1):
+            raise KeyboardInterrupt
+        return record(self, server, *args)
+
+    monkeypatch.setattr(History, "record", dying)
+    with pytest.raises(KeyboardInterrupt):
+        run("digits", out=tmp_path / "parts", **settings)
+    monkeypatch.undo()
+    resume(tmp_path / "parts")
+    assert without_times(tmp_path / "whole") == without_times(tmp_path / "parts")
+
+
+def test_a_cohort_is_asked_and_weighed_by_itself() -> None:
+    """Sizes 2, 1 and 1; of clients 0 and 2 the weights are 2/3 and 1/3, and the model travels to these two alone."""
+    lab = Lab(ROWS, ROWS, (0, 0, 0), method="finetune", steps=1, batch=9, finetune={"lr": 0.1})
+    lab.engine.converse(lab.method.round(lab.server), lab.server, [0, 2])
+    # Gradients at 0: client 0 ½ [(-1,0,0) + (0,-2,0)], client 2 (-1,-1,0)
+    expected = [0.1 * (2 / 3 * 0.5 + 1 / 3), 0.1 * (2 / 3 + 1 / 3), 0.0]
+    assert lab.server.params.tolist() == pytest.approx(expected)
+    account = lab.engine.settle()
+    assert account.remarkers() == [0, 2]
+    assert account.bytes_down == 2 * (3 * 8 + 8)  # three doubles of x, and E
+    assert account.cost.current == 3
+
+
+def test_the_model_is_sent_again_only_to_those_who_lack_it() -> None:
+    lab = Lab(ROWS, ROWS, (0, 0, 0), method="finetune")
+    ask = _ask("ask_nothing")
+    lab.method.ask_nothing = lambda client: {}  # type: ignore[attr-defined]
+    lab.server.params += 1
+    sent = []
+    for cohort in ([0], [0, 1], None, [2]):
+        lab.engine.ask(ask, lab.server, cohort)
+        sent.append(lab.engine.settle().bytes_down // (3 * 8))
+    assert sent == [1, 1, 1, 0]
+    assert lab.engine.model_sent(lab.server) == [0, 1, 2]
+    lab.server.params += 1
+    assert lab.engine.model_sent(lab.server) == []
+
+
+def test_clients_with_few_held_out_samples_are_tested_together_and_counted_apart(tmp_path: Path) -> None:
+    """As each client's own accuracy, computed client by client from the saved model."""
+    settings = {**QUICK, "clients": 40, "partition": "iid", "workers": 2}
+    result = run("digits", out=tmp_path / "run", **settings)
+    experiment = Experiment(resolve(result.config))
+    learner = experiment.learner
+    learner.model.load_state_dict(load_state(tmp_path / "run" / "model.safetensors"))
+    learner.current = 1
+    for client in (0, 17, 39):
+        for task in range(2):
+            held_out = experiment.benchmark.test(client, task)
+            right = learner.right(learner.outputs(held_out), held_out)[:, 0].float().mean().item()
+            assert result.client_matrices[client][-1][task] == pytest.approx(right, abs=1e-6)
+
+
+def test_what_clients_hold_is_bounded() -> None:
+    """A host gives clients their data, takes back the oldest beyond its limit, and cuts them out again."""
+    settings = {**QUICK, "clients": 8, "partition": "iid", "workers": 1}
+    experiment = Experiment(resolve(merge(load_raw("digits"), flatten(settings))))
+    host = experiment.host()
+    one = sum(t.nbytes for t in experiment.benchmark.train(0, 0).tensors().values())
+    host.data.limit = int(2.5 * one)
+    for number in (0, 1, 2, 0, 3):
+        data = host.client(number, 0).data
+        assert torch.equal(data.x, experiment.benchmark.train(number, 0).x)
+        assert host.data.total <= host.data.limit
+    assert list(host.data.sizes) == [0, 3]
+    assert [hasattr(host.clients[number], "data") for number in range(4)] == [True, False, False, True]

@@ -102,13 +102,13 @@ def test_the_nearest_mean_by_hand() -> None:
     client = small_client(2, 4)
     samples = Samples(torch.tensor([[3.0, 0.0], [0.0, 5.0]]), torch.tensor([0, 1]), torch.tensor([0, 0]))
     means = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 0.0], [0.0, 0.0]])
-    scores = ICARL.scores(client, samples, means=means)
+    scores = ICARL.scores(client._learner, samples, means=means)
     torch.testing.assert_close(scores[:, :2], torch.tensor([[0.0, -0.8], [-2.0, -0.4]]))
     # Classes without a mean are behind the farthest possible one, in the order of the model's outputs.
     assert bool((scores[:, 2:] < -4).all())
     assert bool(scores.isfinite().all())
     assert scores.argsort(1, descending=True).tolist() == [[0, 1, 2, 3], [1, 0, 2, 3]]
-    assert torch.equal(ICARL.scores(client, samples), client.outputs(samples))
+    assert torch.equal(ICARL.scores(client._learner, samples), client.outputs(samples))
 
 
 def finished_task(client: Client, task: int) -> list[list[float]]:
@@ -223,7 +223,7 @@ def test_the_nearest_mean_classifies_with_features_nobody_trained() -> None:
 def step(stage: Stage, strength: float, shift: float, batch: int = 10_000) -> Tensor:
     """Return client 0's displacement in one step of task 2, from a model so far from the teacher in every parameter."""
     method = Icarl(replace(stage.config.settings, lr=1.0, strength=strength), LocalOptions(batch=batch))
-    client = stage.host._client(0, 1)
+    client = stage.host.client(0, 1)
     client.begin_question("local_steps", Occasion(1, 0, sum(stage.server.sizes.values()), 5))
     stage.host.learner.load(stage.server.params + shift, stage.server.buffers)
     sent = {"teacher": stage.server.params, "teacher_buffers": stage.server.buffers}
@@ -258,7 +258,7 @@ def test_a_step_learns_from_current_data_and_exemplars_and_leaves_both_as_they_w
     stage.end_task()
     stage.enter(1)
     stage.host.changed.clear()
-    client = stage.host._client(0, 1)
+    client = stage.host.client(0, 1)
     data, kept = client.data, client.kept()
     step(stage, 1.0, 0.0)
     assert (client.cost.current, client.cost.memory) == (len(data), 10)

@@ -142,9 +142,18 @@ def test_ewc_penalty_pulls_the_parameters_that_are_trained() -> None:
     lab = ewc_lab()
     away = torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64)
     lab.server.params.copy_(away)
-    # gradients at (1, 1, 1): client 0 ½ [(0,0,0) + (0,-1,0)], client 1 (0,0,-2); penalty 2 · (½, 0, ½) x = (1, 0, 1)
-    expected = away - 0.1 * torch.tensor([1.0, -1 / 3, -2 / 3 + 1.0])
+    # gradients at (1, 1, 1): client 0 ½ [(0,0,0) + (0,-1,0)], client 1 (0,0,-2); penalty 2 · (½, 0, ½) x = (1, 0, 1);
+    # implicit: over 1 + lr λ F = (1.1, 1, 1.1)
+    expected = away - 0.1 * torch.tensor([1.0 / 1.1, -1 / 3, (-2 / 3 + 1.0) / 1.1])
     assert lab.round().tolist() == pytest.approx(expected.tolist())
+
+
+def test_ewc_holds_on_however_strong_it_is() -> None:
+    """A plain step along λ F x would overshoot by a factor of 10⁵; the implicit one stays at the anchor."""
+    lab = Lab(PAST, CURRENT, (0, 0, 0), method="ewc", steps=5, batch=9, ewc={"lr": 0.1, "strength": 1e7})
+    end = lab.round()
+    assert end[[0, 2]].abs().max() < 1e-5  # F > 0
+    assert float(end[1]) > 0.1  # F = 0: free
 
 
 def test_ewc_penalty_acts_along_the_local_path() -> None:
@@ -240,7 +249,7 @@ def test_cflag_can_leave_old_heads_to_the_memory(labels: str) -> None:
     engine = LocalEngine(host, 1)
     server.sizes = experiment.sizes(0)
     engine.converse(experiment.method.end_task(server), server)
-    client = host._client(0, 1)
+    client = host.client(0, 1)
     client.begin_question("local_steps", Occasion(1, 0, 1, 5))
     gradient = experiment.method.components(client).full()[-10:]  # type: ignore[attr-defined]
     old, own = experiment.benchmark.heads.own
@@ -253,7 +262,7 @@ def test_cflag_can_leave_old_heads_to_the_memory(labels: str) -> None:
 def test_a_teacher_answers_with_its_own_statistics_and_leaves_no_trace() -> None:
     settings = {**QUICK, "method": "lwf", "model": "cnn", "norm": "batch", "width": 4, "workers": 1}
     experiment = Experiment(resolve(merge(load_raw("digits"), flatten(settings))))
-    client = experiment.host()._client(0, 0)
+    client = experiment.host().client(0, 0)
     learner, samples = experiment.learner, client.data[:20]
     teacher = learner.params + 0.1, learner.buffers + 0.5
     expected = {}
@@ -287,7 +296,7 @@ def test_derpp_stores_the_global_models_logits_and_pulls_towards_them(tmp_path: 
     for alpha in (1e-9, 1.0):
         method = get_method("derpp")(replace(config.settings, alpha=alpha), config)
         for shift in (0.0, 0.1):
-            client = host._client(0, 1)
+            client = host.client(0, 1)
             client.begin_question("local_steps", Occasion(1, 0, sum(server.sizes.values()), 5))
             host.learner.load(server.params + shift, server.buffers)
             directions[alpha, shift] = method.direction(client, client.data[:8])  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -14,7 +15,7 @@ from PIL import Image
 from rich.console import Console
 
 from cflag import Result, run
-from cflag.engines.local import Counts
+from cflag.files import load_state, save_state
 from cflag.results.display import Bar, show_results
 from cflag.results.history import History, accuracies
 from cflag.results.result import (
@@ -59,7 +60,7 @@ def test_relations_between_metrics(a: Matrix) -> None:
 
 
 def test_accuracy_is_over_all_samples_not_over_clients() -> None:
-    counts: Counts = [[(1, 0, 1), (0, 0, 0)], [(1, 1, 3), (2, 1, 4)]]
+    counts = torch.tensor([[(1, 0, 1), (0, 0, 0)], [(1, 1, 3), (2, 1, 4)]])
     assert accuracies(counts, by_task=True) == [2 / 4, 2 / 4]
     assert accuracies(counts, by_task=False) == [1 / 4, 1 / 4]
 
@@ -136,9 +137,14 @@ def test_progress_bar_shows_task_round_accuracy_and_time_left(capsys: pytest.Cap
     assert "left" in shown
 
 
-def test_history_survives_json() -> None:
-    history = History(done=3, initial=[[(1, 0, 2)]], clients={4: "file"}, metrics_bytes=7, model_sent=True)
-    back = History.from_dict(json.loads(json.dumps(history.to_dict())))
-    assert back.clients == {4: "file"}
-    assert (back.done, back.metrics_bytes, back.model_sent) == (3, 7, True)
+def test_history_survives_a_file(tmp_path: Path) -> None:
+    after = [torch.tensor([[(k, 0, 2)]]) for k in range(12)]
+    history = History(
+        done=3, initial=torch.tensor([[(1, 0, 2)]]), after_task=after, clients={4: "file"}, model_sent=[4]
+    )
+    save_state(tmp_path / "history", history.to_dict())
+    back = History.from_dict(load_state(tmp_path / "history"))
+    assert (back.done, back.clients, back.model_sent) == (3, {4: "file"}, [4])
+    assert back.initial is not None
     assert accuracies(back.initial, by_task=True) == [0.5]
+    assert [int(counts[0, 0, 0]) for counts in back.after_task] == list(range(12))

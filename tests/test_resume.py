@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -183,15 +184,21 @@ def test_a_full_disk_is_one_clear_line_and_loses_nothing(
 ) -> None:
     """The disk fills while the server's checkpoint, a client's state (also in a worker) or the model is written."""
     out = tmp_path / "run"
-    save = cflag.files.save_state
+    save, save_all = cflag.files.save_state, cflag.files.save_states
 
     def full(path: Path, state: Any) -> None:
         if path.name.startswith(name) and state.get("done") in (None, 5):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         save(path, state)
 
+    def all_full(states: Iterable[tuple[Path, Any]]) -> None:
+        given = list(states)
+        if any(path.name.startswith(name) for path, _ in given):
+            raise OSError(errno.ENOSPC, "No space left on device", str(given[0][0]))
+        save_all(given)
+
     with monkeypatch.context() as patch:
-        patch.setattr("cflag.engines.host.save_state", full)
+        patch.setattr("cflag.engines.host.save_states", all_full)
         patch.setattr("cflag.results.folder.save_state", full)
         with pytest.raises(CflagError, match=r"disk is full .*checkpoint is kept; free some space and continue with"):
             run("digits", out=out, workers=workers, **SETTINGS)

@@ -59,7 +59,7 @@ class Lab:
 
     def client(self, shift: float = 0.0, round: int = 0) -> Client:
         """Return client 0 as it begins on a round of the second task, its model moved by `shift`."""
-        client = self.host._client(0, self.server.task)
+        client = self.host.client(0, self.server.task)
         self.learner.load(self.server.params + shift, self.server.buffers)
         client.begin_question("local_steps", Occasion(self.server.task, round, sum(self.server.sizes.values()), 5))
         return client

@@ -87,17 +87,18 @@ def price(config: Config, budget: Budget) -> Price:
     method, server = experiment.method, experiment.server()
     engine = LocalEngine(experiment.host(), workers=1)
 
-    def cost_of(*conversations: Conversation) -> float:
+    def cost_of(*conversations: Conversation, cohort: Sequence[int] | None = None) -> float:
         for conversation in conversations:
-            engine.converse(conversation, server)
+            engine.converse(conversation, server, cohort)
         return _spent(engine.settle(), budget)
 
     prices = []
     with one_thread():
         for task in range(config.tasks):
             server.task, server.sizes = task, experiment.sizes(task)
-            first = cost_of(method.begin_task(server), method.round(server))
-            a_round = cost_of(method.round(server))
+            begin, cohort = cost_of(method.begin_task(server)), experiment.cohort(server)
+            first = begin + cost_of(method.round(server), cohort=cohort)
+            a_round = cost_of(method.round(server), cohort=cohort)
             end = cost_of(method.end_task(server), method.before_test(server))
             prices.append(Price(first - a_round + end, a_round))
     return Price(fmean(p.task for p in prices), fmean(p.round for p in prices))

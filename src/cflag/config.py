@@ -39,6 +39,9 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     source: str = "digits"
     model: str = "mlp"
     rounds: int = 5
+    clients_per_round: float = 0.0
+    """How many clients take part in a round, drawn anew for each: a number, or a fraction below 1; 0 means all. What
+    is asked before and after a task is asked of everyone."""
     eval_every: int = 1
     """Measure the accuracy so far every so many rounds; a task's last round is always measured."""
     engine: Literal["local"] = "local"
@@ -51,6 +54,11 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     """The method's own settings; in a file, the table named like the method."""
     other_settings: dict[str, Any] = field(default_factory=dict, compare=False)
     """The tables of other methods, kept so that a file means the same for each of them."""
+
+    def cohort_size(self) -> int:
+        """Return how many clients take part in a round."""
+        asked = self.clients_per_round
+        return round(asked if asked >= 1 else max(1, asked * self.clients)) if asked else self.clients
 
     def to_dict(self) -> dict[str, Any]:
         """Return the config as it stands in a file: short keys first, tables last."""
@@ -199,6 +207,7 @@ def _check(config: Config) -> None:
     for key in ("zeta", "epochs"):
         if not 0 < getattr(config, key) < float("inf"):
             raise UserError(f"{key} = {getattr(config, key)} must be positive and finite")
+    _check_cohort(config)
     if config.source not in [*source_names(), CUSTOM]:
         raise unknown("source", config.source, source_names())
     if config.model != CUSTOM:
@@ -206,6 +215,15 @@ def _check(config: Config) -> None:
     MEMORIES.get(config.memory.kind)
     _check_memory(config.memory)
     _check_device(config)
+
+
+def _check_cohort(config: Config) -> None:
+    asked = config.clients_per_round
+    if asked < 0 or asked > config.clients or (asked > 1 and asked != int(asked)):
+        raise UserError(
+            f"clients_per_round = {asked:g} must be a number of clients up to {config.clients}, "
+            "a fraction below 1, or 0 for all"
+        )
 
 
 def _check_memory(memory: MemoryOptions) -> None:

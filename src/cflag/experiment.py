@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,9 @@ from cflag.results.history import History
 from cflag.results.result import Result
 from cflag.safety import cores, explain_failures, one_thread, stop_requests
 from cflag.server import Server
-from cflag.streams import torch_seed
+from cflag.streams import stream, torch_seed
 
-FORMAT = 2
+FORMAT = 3
 """The version of a checkpoint's contents; another one's vectors may lie in another order."""
 
 
@@ -87,6 +87,14 @@ class Experiment:
         """Return how many samples each client has of a task."""
         return {client: self.benchmark.size(client, task) for client in range(self.benchmark.clients)}
 
+    def cohort(self, server: Server) -> Sequence[int] | None:
+        """Draw the clients that take part in a round, or None where everyone does."""
+        count = self.config.cohort_size()
+        if count == self.benchmark.clients:
+            return None
+        rng = stream(self.config.seed, "cohort", server.task, server.round)
+        return sorted(rng.choice(self.benchmark.clients, size=count, replace=False).tolist())
+
     def _run(self, folder: RunFolder, display: Display) -> Result:
         if folder.finished:
             return Result.load(folder.path)
@@ -104,17 +112,18 @@ class Experiment:
         server = self.server()
         history = self._restore(engine, folder, server)
         display.start(self.config.method, tasks, rounds, history.done)
-        if not history.initial:
+        if history.initial is None:
             history.initial = engine.evaluate(server, range(tasks), {})
 
         for done in range(history.done, tasks * rounds):
             started = time.perf_counter()
             server.task, server.round = divmod(done, rounds)
-            server.sizes = self.sizes(server.task)
+            if not server.sizes or server.round == 0:
+                server.sizes = self.sizes(server.task)
 
             if server.round == 0:
                 engine.converse(method.begin_task(server), server)
-            engine.converse(method.round(server), server)
+            engine.converse(method.round(server), server, self.cohort(server))
             if server.round == rounds - 1:
                 engine.converse(method.end_task(server), server)
 
@@ -165,8 +174,7 @@ class Experiment:
             server.state[name.removeprefix("state.")] = on_device
         history = History.from_dict(saved)
         engine.restore(folder.checkpoints, history.clients)
-        if history.model_sent:
-            engine.note_model_sent(server)
+        engine.note_model_sent(server, history.model_sent)
         return history
 
     def _finish(self, folder: RunFolder, server: Server, history: History) -> Result:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -54,6 +56,7 @@ class Benchmark:
         dealt = [self._deal(index) for index in range(len(self.tasks))]
         self._train = [train for train, _ in dealt]
         self._test = [test for _, test in dealt]
+        self._statistics = cache(self._make_statistics)
 
     @property
     def clients(self) -> int:
@@ -68,9 +71,17 @@ class Benchmark:
         """Return a client's training samples of a task: the paper's C^i."""
         return self._cut(self.source.train, self._train[task][client], task)
 
+    def test_size(self, client: int, task: int) -> int:
+        """Return how many held-out samples a client has of a task."""
+        return len(self._test[task][client])
+
     def test(self, client: int, task: int) -> Samples:
         """Return a client's held-out samples of a task."""
-        return self._cut(self.source.test, self._test[task][client], task)
+        return self.tests([client], task)
+
+    def tests(self, clients: Sequence[int], task: int) -> Samples:
+        """Return the held-out samples of several clients, one client's after another's."""
+        return self._cut(self.source.test, np.concatenate([self._test[task][client] for client in clients]), task)
 
     def normalise(self, x: Tensor) -> Tensor:
         """Turn raw samples into what a model takes: bytes to [0, 1], then zero mean and unit variance."""
@@ -78,10 +89,14 @@ class Benchmark:
             x = x.float() / 255
         if self.source.mean == (0.0,) and self.source.std == (1.0,):
             return x
-        shape = (1, -1, *[1] * (x.dim() - 2))
-        mean = torch.tensor(self.source.mean, dtype=x.dtype, device=x.device).view(shape)
-        std = torch.tensor(self.source.std, dtype=x.dtype, device=x.device).view(shape)
+        mean, std = self._statistics(x.dim(), x.dtype, x.device)
         return (x - mean) / std
+
+    def _make_statistics(self, dims: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the source's mean and standard deviation, ready to be broadcast over samples."""
+        shape = (1, -1, *[1] * (dims - 2))
+        mean, std = (torch.tensor(values, dtype=dtype, device=device) for values in (self.source.mean, self.source.std))
+        return mean.view(shape), std.view(shape)
 
     def _cut(self, split: Split, indices: Indices, task: int) -> Samples:
         chosen = torch.from_numpy(indices)

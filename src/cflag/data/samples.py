@@ -35,6 +35,8 @@ class Samples:
 
     def to(self, device: torch.device) -> Samples:
         """Return the samples on a device."""
+        if self.x.device == device:
+            return self
         return Samples(**{name: t.to(device) for name, t in self.tensors().items()})
 
     @staticmethod

@@ -15,14 +15,14 @@ from cflag.client import Client
 from cflag.conversation import Ask, Occasion, Reply, Value
 from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
-from cflag.files import load_state, save_state
+from cflag.files import load_state, save_states
 from cflag.learning.learner import Learner
 from cflag.memory import MEMORIES
 from cflag.memory.base import Memory, MemoryOptions
 from cflag.methods.base import Method
 
-Count = tuple[int, int, int]
-"""Right answers with the task known, right answers without, and samples."""
+Whom = tuple[int, Path | None]
+"""A client's number, and the file with its state as it was last saved; None for one that never changed."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class GlobalModel:
 class Host:
     """Answers questions for clients one after the other; a client comes into being when it is first needed.
 
-    Every public function is a generator of one reply a client, so that a host works the same in this process,
-    behind a pipe, or behind a network.
+    Every public function is a generator of replies, so that a host works the same in this process, behind a pipe, or
+    behind a network. Any host can serve any client: whoever asks says where its state was saved, and a host that does
+    not have that state yet loads it.
     """
 
     def __init__(
@@ -48,21 +49,28 @@ class Host:
         memory: MemoryOptions,
         seed: int,
         scratch_limit: int = 2**30,
+        data_limit: int = 2**28,
     ) -> None:
         self.benchmark = benchmark
         self.method = method
         self.learner = learner
         self.memory = memory
         self.seed = seed
-        self.scratch_limit = scratch_limit
         self.clients: dict[int, Client] = {}
-        self.task_of: dict[int, int] = {}
+        self.saved: dict[int, Path] = {}
         self.changed: set[int] = set()
+        self.task_of: dict[int, int] = {}
+        self.data = Holdings(data_limit)
+        self.scratch = Holdings(scratch_limit)
+        self.occasion: Occasion | None = None
 
-    def answer(self, numbers: Sequence[int], ask: Ask, model: GlobalModel, occasion: Occasion) -> Iterator[Reply]:
+    def answer(self, whom: Sequence[Whom], ask: Ask, model: GlobalModel, occasion: Occasion) -> Iterator[Reply]:
         """Let each client answer a question, starting from the global model."""
-        for number in numbers:
-            client = self._client(number, occasion.task)
+        if occasion != self.occasion:
+            self._forget_scratch()
+            self.occasion = occasion
+        for number, saved in whom:
+            client = self.client(number, occasion.task, saved)
             before = client.kept()
             self.learner.load(model.params, model.buffers)
             client.begin_question(ask.question, occasion)
@@ -71,76 +79,123 @@ class Host:
             after = client.kept()
             if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
                 self.changed.add(number)
-            if sum(c.scratch_bytes() for c in self.clients.values()) > self.scratch_limit:
-                client.drop_scratch()
+            self._bound_scratch(client)
             yield Reply(answer, len(client.data), client.cost, client.remarks)
 
     def evaluate(
         self,
-        numbers: Sequence[int],
+        groups: Sequence[Sequence[int]],
         tasks: Sequence[int],
         model: GlobalModel,
         current: int,
         sent: Mapping[str, Value],
-    ) -> Iterator[list[Count]]:
-        """Count each client's right answers, with and without the task known, on its held-out samples of each task."""
+    ) -> Iterator[Tensor]:
+        """Test the held-out samples of groups of clients; see `Counts` for what is counted of each client and task."""
         self.learner.load(model.params, model.buffers)
         self.learner.current = current
-        for number in numbers:
-            held_out = [self.benchmark.test(number, task) for task in tasks]
-            right = torch.zeros(0, 2)
-            if any(map(len, held_out)):
-                together = Samples.cat(held_out)
-                scores = self.method.scores(self._client(number, current), together, **sent)
-                right = self.learner.right(scores, together)
-            pieces = right.split([len(samples) for samples in held_out])
-            yield [(int(piece[:, 0].sum()), int(piece[:, 1].sum()), len(piece)) for piece in pieces]
+        for group in groups:
+            sizes = torch.tensor([self.benchmark.test_size(client, task) for task in tasks for client in group])
+            counts = torch.zeros(len(sizes), 3, dtype=torch.long)
+            counts[:, 2] = sizes
+            if sizes.any():
+                samples = Samples.cat([self.benchmark.tests(group, task) for task in tasks])
+                right = self.learner.right(self.method.scores(self.learner, samples, **sent), samples)
+                owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+                counts[:, :2].index_add_(0, owner, right.long())
+            yield counts.view(len(tasks), len(group), 3).transpose(0, 1)
 
-    def save(self, numbers: Sequence[int], folder: Path, stamp: str) -> Iterator[str | None]:
-        """Save the clients that changed since the last time; say under which name, or None for the others."""
-        for number in numbers:
-            if number not in self.changed:
-                yield None
-                continue
-            client = self.clients[number]
-            state: dict[str, Any] = {f"memory.{k}": v for k, v in client.memory.state().items()}
-            state.update({f"state.{k}": v for k, v in client.state.items()})
-            name = f"client-{number:05d}.{stamp}.safetensors"
-            save_state(folder / name, state)
-            self.changed.discard(number)
-            yield name
+    def save(self, folder: Path, stamp: str) -> Iterator[dict[int, str]]:
+        """Save the clients that changed since the last time; say under which names."""
+        names = {number: f"client-{number:05d}.{stamp}.safetensors" for number in sorted(self.changed)}
+        save_states((folder / name, self._state(self.clients[number])) for number, name in names.items())
+        self.saved.update({number: folder / name for number, name in names.items()})
+        self.changed.clear()
+        yield names
 
-    def restore(self, numbers: Sequence[int], folder: Path, names: dict[int, str]) -> Iterator[None]:
-        """Bring clients back to what was saved under these names; those without a name start anew."""
-        for number in numbers:
-            self.clients.pop(number, None)
-            self.task_of.pop(number, None)
-            self.changed.discard(number)
-            if number in names:
-                client = self.clients[number] = self._new_client(number)
-                saved = load_state(folder / names[number])
-                client.memory.restore(_part(saved, "memory."))
-                client.state = _part(saved, "state.")
-            yield None
-
-    def peak_mb(self, numbers: Sequence[int]) -> Iterator[float]:
-        """Tell the largest memory this process ever had (ru_maxrss is in kB on Linux)."""
-        for _ in numbers:
-            yield resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-
-    def _client(self, number: int, task: int) -> Client:
-        client = self.clients.get(number)
-        if client is None:
-            client = self.clients[number] = self._new_client(number)
-        if self.task_of.get(number) != task:
-            client.data = self.benchmark.train(number, task)
-            self.task_of[number] = task
+    def client(self, number: int, task: int, saved: Path | None = None) -> Client:
+        """Return a client as it was last saved, or as it is where it has changed since, with its data of a task."""
+        client = self._client(number, saved)
+        self._hand_out(client, task)
         return client
 
-    def _new_client(self, number: int) -> Client:
+    def peak_mb(self) -> Iterator[float]:
+        """Tell the largest memory this process ever had (ru_maxrss is in kB on Linux)."""
+        yield resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+    def _client(self, number: int, saved: Path | None) -> Client:
+        """Return the client as it was last saved, or as it is where it has changed since."""
+        client = self.clients.get(number)
+        if client is not None and (number in self.changed or self.saved.get(number) == saved):
+            return client
         kind = self.memory.kind if self.method.uses_memory else "none"
         memory: Memory = MEMORIES.get(kind)(self.memory)
-        return Client(number, self.seed, self.learner, memory)
+        if number in self.task_of:
+            self._take_back(number)
+        client = self.clients[number] = Client(number, self.seed, self.learner, memory)
+        if saved is not None:
+            state = load_state(saved)
+            memory.restore(_part(state, "memory."))
+            client.state = _part(state, "state.")
+            self.saved[number] = saved
+        return client
+
+    def _hand_out(self, client: Client, task: int) -> None:
+        """Give a client its current samples; beyond the limit those asked longest ago give theirs back."""
+        if self.task_of.get(client.number) != task:
+            client.data = self.benchmark.train(client.number, task)
+            self.task_of[client.number] = task
+        self.data.put(client.number, sum(t.nbytes for t in client.data.tensors().values()))
+        while self.data.too_much and len(self.data.sizes) > 1:
+            self._take_back(self.data.oldest())
+
+    def _take_back(self, number: int) -> None:
+        del self.clients[number].data, self.task_of[number]
+        self.data.drop(number)
+
+    def _bound_scratch(self, client: Client) -> None:
+        """Let a client keep what it made for later questions as long as all of it together stays below the limit."""
+        self.scratch.put(client.number, client.scratch_bytes())
+        if self.scratch.too_much:
+            client.drop_scratch()
+            self.scratch.drop(client.number)
+
+    def _forget_scratch(self) -> None:
+        for number in list(self.scratch.sizes):
+            self.clients[number].drop_scratch()
+            self.scratch.drop(number)
+
+    @staticmethod
+    def _state(client: Client) -> dict[str, Any]:
+        state: dict[str, Any] = {f"memory.{k}": v for k, v in client.memory.state().items()}
+        return {**state, **{f"state.{k}": v for k, v in client.state.items()}}
+
+
+class Holdings:
+    """How many bytes each client holds of something, in the order in which they were last asked, and a limit to it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.sizes: dict[int, int] = {}
+        self.total = 0
+
+    @property
+    def too_much(self) -> bool:
+        """Whether all clients together hold more than they may."""
+        return self.total > self.limit
+
+    def put(self, client: int, size: int) -> None:
+        """Note what a client, the latest, holds now."""
+        self.drop(client)
+        self.sizes[client] = size
+        self.total += size
+
+    def drop(self, client: int) -> None:
+        """Note that a client holds nothing any more."""
+        self.total -= self.sizes.pop(client, 0)
+
+    def oldest(self) -> int:
+        """Return the client that was asked longest ago."""
+        return next(iter(self.sizes))
 
 
 def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -7,8 +7,9 @@ changes no number in the result.
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,16 @@ import torch
 from torch import Tensor
 
 from cflag.conversation import Answer, Ask, Conversation, Cost, Mean, Occasion, Reply, Value, nbytes
-from cflag.engines.host import Count, GlobalModel, Host
+from cflag.engines.host import GlobalModel, Host, Whom
 from cflag.engines.lanes import HereLane, Lane, WorkerLane
 from cflag.errors import CflagError, DivergedError, InterruptedRunError
 from cflag.server import Server
 
-Counts = list[list[Count]]
-"""A row a client, a column a task."""
+Counts = Tensor
+"""(clients, tasks, 3): right answers with the task known, right answers without, and samples."""
+
+TEST_BATCH = 500
+"""Clients with few held-out samples are tested together, so many at a time; whatever the number of workers."""
 
 
 class Account:
@@ -39,36 +43,45 @@ class Account:
         """Enter a client's reply; of a remark made in two questions of a round the first counts."""
         self.cost += reply.cost
         self.bytes_up += nbytes(reply.answer)
-        self.remarks[number] = {**reply.remarks, **self.remarks.get(number, {})}
+        if reply.remarks:
+            self.remarks[number] = {**reply.remarks, **self.remarks.get(number, {})}
+
+    def remarkers(self) -> list[int]:
+        """Return the clients that remarked something: those that took part in the round itself."""
+        return sorted(self.remarks)
 
 
 class LocalEngine:
     """Carries conversations between one server and the clients of this machine."""
 
     def __init__(self, host: Host, workers: int, stopped: Callable[[], bool] = lambda: False) -> None:
-        self.numbers = list(range(host.benchmark.clients))
-        count = min(workers, len(self.numbers))
+        self.benchmark = host.benchmark
+        self.everyone = range(host.benchmark.clients)
+        count = min(workers, len(self.everyone))
         self.lanes: list[Lane] = [HereLane(host)] if count <= 1 else [WorkerLane(host, k) for k in range(count)]
         self.stopped = stopped
         self.account = Account()
-        self._sent_model: tuple[Tensor | None, int] = (None, 0)
+        self.files: dict[int, Path] = {}
+        self._lane_of: dict[int, int] = {}
+        self._sent = Sent()
 
-    def converse(self, conversation: Conversation, server: Server) -> None:
-        """Carry a conversation to its end."""
+    def converse(self, conversation: Conversation, server: Server, cohort: Sequence[int] | None = None) -> None:
+        """Carry a conversation with a cohort, or with everyone, to its end."""
         try:
             ask = next(conversation)
             while True:
-                ask = conversation.send(self.ask(ask, server))
+                ask = conversation.send(self.ask(ask, server, cohort))
         except StopIteration:
             return
 
-    def ask(self, ask: Ask, server: Server) -> Mean:
-        """Put a question to every client; return the weighted mean of the answers, Σ p_i answer_i."""
-        occasion = Occasion(server.task, server.round, sum(server.sizes.values()), len(self.numbers))
-        self._count_down(ask, server)
+    def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
+        """Put a question to every client of a cohort; return the weighted mean of the answers, Σ p_i answer_i."""
+        numbers = self.everyone if cohort is None else cohort
+        occasion = Occasion(server.task, server.round, sum(server.sizes[n] for n in numbers), len(numbers))
+        self._count_down(ask, server, numbers)
         mean = RunningMean()
         model = GlobalModel(server.params, server.buffers)
-        for number, reply in self._each("answer", ask, model, occasion):
+        for number, reply in self._answers(numbers, ask, model, occasion):
             self.account.add(number, reply)
             _check_finite(reply, number, ask, server)
             mean.add(reply.answer, reply.samples / occasion.samples, number)
@@ -78,22 +91,35 @@ class LocalEngine:
         """Test the global model, and what a method sends with it, on every client's held-out samples of these tasks."""
         model = GlobalModel(server.params, server.buffers)
         given = {name: value for name, value in sent.items() if value is not None}
-        return [counts for _, counts in self._each("evaluate", list(tasks), model, server.task, given)]
+        groups = list(self._test_groups(tasks))
+        shares = [groups[k :: len(self.lanes)] for k in range(len(self.lanes))]
+        self._send("evaluate", shares, list(tasks), model, server.task, given)
+        return torch.cat([self._receive(k % len(self.lanes)) for k in range(len(groups))])
 
     def save(self, folder: Path, stamp: str) -> dict[int, str]:
         """Save the clients that changed; return the files they are in."""
-        return {n: name for n, name in self._each("save", folder, stamp) if name is not None}
+        names: dict[int, str] = {}
+        for lane in self.lanes:
+            lane.send("save", folder, stamp)
+        for k in range(len(self.lanes)):
+            names.update(self._receive(k))
+        self.files.update({number: folder / name for number, name in names.items()})
+        self._lane_of.clear()  # what is saved any lane can load
+        return names
 
-    def restore(self, folder: Path, names: dict[int, str]) -> None:
-        """Bring every client back to the saved state."""
-        for _ in self._each("restore", folder, names):
-            pass
+    def restore(self, folder: Path, names: Mapping[int, str]) -> None:
+        """Clients are from now on what was saved under these names; each is loaded when it is first asked."""
+        self.files = {number: folder / name for number, name in names.items()}
 
     def peak_mb(self) -> float:
         """Return the largest memory of this process and of its workers, added."""
-        replies = [peak for _, peak in self._each("peak_mb")][: len(self.lanes)]
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-        return own + sum(replies) if len(self.lanes) > 1 else own
+        if len(self.lanes) == 1:
+            return own
+        for lane in self.lanes:
+            lane.send("peak_mb")
+        peaks: list[float] = [self._receive(k) for k in range(len(self.lanes))]
+        return own + sum(peaks)
 
     def settle(self) -> Account:
         """Return the account since the last time, and open a new one."""
@@ -103,41 +129,85 @@ class LocalEngine:
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """Carry conversations that are measurement: what they cost and remark stays out of the account."""
-        account, sent = self.account, self._sent_model
+        account, sent = self.account, self._sent
         self.account = Account()
         yield
-        self.account, self._sent_model = account, sent
+        self.account, self._sent = account, sent
 
     def close(self) -> None:
         """Stop the workers."""
         for lane in self.lanes:
             lane.close()
 
-    def _each(self, command: str, *args: Any) -> Any:
-        """Yield (client, reply) in the order of clients, all lanes working at once."""
-        for k, lane in enumerate(self.lanes):
-            lane.send(command, self.numbers[k :: len(self.lanes)], *args)
-        for number in self.numbers:
-            yield number, self.lanes[number % len(self.lanes)].receive()
-            if self.stopped():
-                raise InterruptedRunError("stopped")
+    def _answers(self, numbers: Sequence[int], *args: Any) -> Iterator[tuple[int, Reply]]:
+        """Yield (client, reply) in the order given, all lanes working at once."""
+        shares: list[list[Whom]] = [[] for _ in self.lanes]
+        lanes = []
+        for position, number in enumerate(numbers):
+            # A client that was asked since the last save stays where it is: its changes and its scratch are there.
+            lane = self._lane_of.setdefault(number, position % len(self.lanes))
+            shares[lane].append((number, self.files.get(number)))
+            lanes.append(lane)
+        self._send("answer", shares, *args)
+        for number, lane in zip(numbers, lanes, strict=True):
+            yield number, self._receive(lane)
 
-    def _count_down(self, ask: Ask, server: Server) -> None:
-        """The global model travels once for as long as it does not change, the rest with each question."""
-        size = nbytes(ask.sent)
-        if not self.model_sent(server):
-            size += nbytes({"params": server.params, "buffers": server.buffers})
-            self.note_model_sent(server)
-        self.account.bytes_down += size * len(self.numbers)
+    def _send(self, command: str, shares: Sequence[Sequence[Any]], *args: Any) -> None:
+        """Give every lane its share of a command."""
+        for lane, share in zip(self.lanes, shares, strict=True):
+            lane.send(command, share, *args)
 
-    def model_sent(self, server: Server) -> bool:
-        """Return whether clients already have the global model as it is."""
-        sent, version = self._sent_model
-        return sent is server.params and version == server.params._version
+    def _receive(self, lane: int) -> Any:
+        reply = self.lanes[lane].receive()
+        if self.stopped():
+            raise InterruptedRunError("stopped")
+        return reply
 
-    def note_model_sent(self, server: Server) -> None:
-        """From now on clients have the global model, until it changes."""
-        self._sent_model = (server.params, server.params._version)
+    def _test_groups(self, tasks: Sequence[int]) -> Iterator[list[int]]:
+        """Yield clients in order, in groups that are worth a batch."""
+        group: list[int] = []
+        samples = 0
+        for client in self.everyone:
+            group.append(client)
+            samples += sum(self.benchmark.test_size(client, task) for task in tasks)
+            if samples >= TEST_BATCH:
+                yield group
+                group, samples = [], 0
+        if group:
+            yield group
+
+    def _count_down(self, ask: Ask, server: Server, numbers: Sequence[int]) -> None:
+        """The global model travels to a client once for as long as it does not change, the rest with each question."""
+        sent, before = self._sent.plus(server, numbers), self._sent.holders(server)
+        whole = nbytes({"params": server.params, "buffers": server.buffers}) * (len(sent.clients) - len(before))
+        self.account.bytes_down += nbytes(ask.sent) * len(numbers) + whole
+        self._sent = sent
+
+    def model_sent(self, server: Server) -> list[int]:
+        """Return the clients that already have the global model as it is."""
+        return sorted(self._sent.holders(server))
+
+    def note_model_sent(self, server: Server, numbers: Iterable[int]) -> None:
+        """From now on these clients have the global model, until it changes."""
+        self._sent = self._sent.plus(server, numbers)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Which clients have which global model: a tensor, as it was when it had this version."""
+
+    params: Tensor | None = None
+    version: int = 0
+    clients: frozenset[int] = frozenset()
+
+    def holders(self, server: Server) -> frozenset[int]:
+        """Return the clients that have the global model as it is."""
+        same = self.params is server.params and self.version == server.params._version
+        return self.clients if same else frozenset()
+
+    def plus(self, server: Server, numbers: Iterable[int]) -> Sent:
+        """Return the state of things after the model went to these clients, too."""
+        return Sent(server.params, server.params._version, self.holders(server) | frozenset(numbers))
 
 
 class RunningMean:

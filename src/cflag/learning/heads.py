@@ -19,6 +19,7 @@ class Heads:
         self.own = own
         self.seen = own.cumsum(0) > 0
         self.open = own if by_task else self.seen
+        self._closed = {name: _Closed(~rows) for name, rows in (("own", own), ("seen", self.seen), ("open", self.open))}
 
     def of_task(self, tasks: Tensor) -> Tensor:
         """Return which outputs were open when samples of these tasks were learned, a row each."""
@@ -31,17 +32,24 @@ class Heads:
 
     def mask(self, logits: Tensor, tasks: Tensor, current: int) -> Tensor:
         """Return the logits with closed outputs at minus infinity."""
-        return _masked(logits, self.open, tasks if self.by_task else tasks.clamp(min=current))
+        return self._closed["open"].mask(logits, tasks if self.by_task else tasks.clamp(min=current))
 
     def right(self, scores: Tensor, labels: Tensor, tasks: Tensor, current: int) -> Tensor:
         """Return (n, 2): is the answer right among the task's own classes, and among all classes seen so far."""
-        readings = ((self.own, tasks), (self.seen, tasks.clamp(min=current)))
-        answers = [_masked(scores, allowed, rows).argmax(1) for allowed, rows in readings]
+        readings = (("own", tasks), ("seen", tasks.clamp(min=current)))
+        answers = [self._closed[name].mask(scores, rows).argmax(1) for name, rows in readings]
         return torch.stack([answer == labels for answer in answers], dim=1)
 
 
-def _masked(logits: Tensor, allowed: Tensor, rows: Tensor) -> Tensor:
-    """Return logits with those that a row does not allow at minus infinity."""
-    if bool(allowed.all()):  # a model with a loss of its own may then have any number of outputs
-        return logits
-    return logits.masked_fill(~allowed.to(logits.device)[rows], -torch.inf)
+class _Closed:
+    """Which outputs may not answer for samples of each task."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+        self.any = bool(rows.any())
+
+    def mask(self, logits: Tensor, tasks: Tensor) -> Tensor:
+        """Return logits with those that a sample's task does not allow at minus infinity."""
+        if not self.any:  # a model with a loss of its own may then have any number of outputs
+            return logits
+        return logits.masked_fill(self.rows.to(logits.device)[tasks], -torch.inf)

@@ -34,6 +34,17 @@ def _flatten(tensors: Sequence[Tensor], device: str, channels_last: bool) -> Ten
     return flat
 
 
+def _takes_channels_last(model: nn.Module) -> bool:
+    """Whether channels last is safe: oneDNN's strided 1x1 convolution of few channels then writes past its workspace.
+
+    It corrupts the heap (uxlfoundation/oneDNN#6035) where a convolution takes fewer channels than a vector register.
+    """
+    return not any(
+        isinstance(m, nn.Conv2d) and set(m.kernel_size) == {1} and set(m.stride) != {1} and m.in_channels < 16
+        for m in model.modules()
+    )
+
+
 def _cat(tensors: Sequence[Tensor], channels_last: bool) -> Tensor:
     """Join tensors into one flat vector, a convolution's weights with their channels last where asked for."""
     ordered = [t.permute(0, 2, 3, 1) if channels_last and t.dim() == 4 else t for t in tensors]
@@ -44,7 +55,7 @@ class Learner:
     """A model with flat `params` and `buffers`, and the loss it is trained on.
 
     `channels_last` is the order of memory in which convolutions are fastest on a CPU, for models that do not mind: a
-    `view` in a user's own model would.
+    `view` in a user's own model would. Where it is not safe it is not used.
     """
 
     def __init__(
@@ -56,12 +67,13 @@ class Learner:
         loss: Loss | None = None,
         channels_last: bool = False,
     ) -> None:
-        self.model = model.to(device)
+        self.model = model.to(device).train()
         self.device = torch.device(device)
         self.heads = heads
         self.normalise = normalise
         self.current = 0
         self._loss = loss
+        channels_last = channels_last and _takes_channels_last(model)
         self._channels_last = channels_last
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         if not self._parameters:
@@ -80,6 +92,11 @@ class Learner:
         """Turn raw samples into the model's inputs, in its own precision."""
         x = self.normalise(x).to(self.params.dtype)
         return x.contiguous(memory_format=torch.channels_last) if self._channels_last and x.dim() == 4 else x
+
+    def _training(self, mode: bool) -> None:
+        """Switch the model between learning and answering; a walk through all its modules, so only where it must be."""
+        if self.model.training != mode:
+            self.model.train(mode)
 
     def load(self, params: Tensor, buffers: Tensor) -> None:
         """Take over a global model."""
@@ -107,7 +124,7 @@ class Learner:
 
     def value_and_grad(self, samples: Samples, loss: Loss | None = None) -> tuple[float, Tensor]:
         """Return the mean loss (or another one) on samples and its gradient as a new flat vector."""
-        self.model.train()
+        self._training(True)
         here = samples.to(self.device)
         try:
             outputs = self.model(self._input(here.x))
@@ -123,7 +140,7 @@ class Learner:
 
     def mean_squared_gradient(self, samples: Samples) -> Tensor:
         """Return the mean over samples of each one's squared gradient, with batch-norm statistics as they are."""
-        self.model.eval()
+        self._training(False)
         total = torch.zeros_like(self.params)
         for one in samples.to(self.device).split(1):
             total += self._gradient(self.loss(self.model(self._input(one.x)), one)) ** 2
@@ -136,7 +153,7 @@ class Learner:
     @torch.no_grad()
     def outputs(self, samples: Samples, batch: int = 500) -> Tensor:
         """Return the model's outputs, unmasked, with batch-norm statistics as they are."""
-        self.model.eval()
+        self._training(False)
         return torch.cat([self.model(self._input(piece.x.to(self.device))) for piece in samples.split(batch)])
 
     def probabilities(self, samples: Samples) -> Tensor:

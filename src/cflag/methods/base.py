@@ -17,6 +17,7 @@ from cflag.learning.optimisers import make_optimiser
 
 if TYPE_CHECKING:
     from cflag.client import Client
+    from cflag.learning.learner import Learner
     from cflag.server import Server
 
 
@@ -76,9 +77,9 @@ class Method:
         """Return what `scores` needs beside the model."""
         return {}
 
-    def scores(self, client: Client, samples: Samples, **sent: Any) -> Tensor:
-        """Return a score of each class for each held-out sample, (n, outputs): here the model's outputs."""
-        return client.outputs(samples)
+    def scores(self, learner: Learner, samples: Samples, **sent: Any) -> Tensor:
+        """Return a score of each class for each held-out sample, (n, outputs): here the global model's outputs."""
+        return learner.outputs(samples)
 
     def remember(self, client: Client) -> Answer:
         """Choose which samples of the finished task stay in memory."""

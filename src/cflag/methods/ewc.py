@@ -3,7 +3,8 @@
 At the end of a task the diagonal Fisher information of the *global* model is taken as the clients' weighted mean, and
 later local steps pay λ/2 Σ_t ‖x − x_t*‖² weighted by it, around the global parameters the tasks ended with. The
 original sees all data at once; a weighted mean of the clients' Fishers is the same quantity. The penalty acts on the
-very parameters a client trains, through its gradient λ (F x − F x*).
+very parameters a client trains, through its gradient λ (F x − F x*), taken where the step ends (an implicit step): with
+a large Fisher the plain step overshoots and diverges, this one does not, however large λ is.
 """
 
 from __future__ import annotations
@@ -51,12 +52,14 @@ class Ewc(FedAvg):
         return {name: server.state.get(name) for name in ("fisher", "pull")}
 
     def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:
-        """The mini-batch gradient plus the penalty's, λ (F x − F x*)."""
+        """(v + λ (F x − F x*)) / (1 + lr λ F): the step x' = x − lr (v + λ (F x' − F x*)), solved for x'."""
         gradient = client.value_and_grad(batch)[1]
         if "fisher" not in sent:
             return gradient
-        penalty: Tensor = sent["fisher"] * client.params - sent["pull"]
-        return gradient + self.settings.strength * penalty
+        strength, fisher = self.settings.strength, sent["fisher"]
+        penalty = strength * (fisher * client.params - sent["pull"])
+        implicit: Tensor = (gradient + penalty) / (1 + self.settings.lr * strength * fisher)
+        return implicit
 
     def end_task(self, server: Server) -> Conversation:
         """Add the finished task's Fisher, taken at the global model."""

@@ -23,6 +23,7 @@ from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
 from cflag.errors import UserError
+from cflag.learning.learner import Learner
 from cflag.memory.ring import balanced, rings
 from cflag.methods.base import FedAvg, FedAvgSettings, Space, require_positive
 from cflag.server import Server
@@ -112,13 +113,13 @@ class Icarl(FedAvg):
         """The means of the classes."""
         return {"means": server.state.get("means")}
 
-    def scores(self, client: Client, samples: Samples, **sent: Any) -> Tensor:
+    def scores(self, learner: Learner, samples: Samples, **sent: Any) -> Tensor:
         """Minus the squared distance to each class's mean; classes without one come last."""
-        outputs = client.outputs(samples)
+        outputs = learner.outputs(samples)
         if "means" not in sent:
             return outputs
         means = sent["means"].to(outputs.device)
-        nearness = -torch.cdist(normalised_features(client, samples), means).square()
+        nearness = -torch.cdist(normalised_features(learner, samples), means).square()
         # Below any nearness, which is at least -4. Classes still to come are told apart by the model, as elsewhere.
         last = outputs - outputs.amax(1, keepdim=True) - 5
         return torch.where(means.any(1), nearness, last)
@@ -129,9 +130,9 @@ def joined(past: Samples | None, fresh: Samples) -> Samples:
     return fresh if past is None else Samples.cat([past, fresh])
 
 
-def normalised_features(client: Client, samples: Samples) -> Tensor:
+def normalised_features(model: Client | Learner, samples: Samples) -> Tensor:
     """Return the model's features of samples, each of length one."""
-    return F.normalize(client.features(samples))
+    return F.normalize(model.features(samples))
 
 
 def herd(features: Tensor, count: int) -> Tensor:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from cflag.config import Config
-from cflag.engines.host import Count
 from cflag.engines.local import Account, Counts
 from cflag.results.result import Result, versions
 from cflag.server import Server
+
+AFTER = "after_task."
 
 SUMS = ("gradients_current", "gradients_memory", "bytes_up", "bytes_down", "rate_caps", "seconds")
 
@@ -22,14 +25,14 @@ class History:
     by_task: bool = True
     """Whether the scenario tells a sample's task: which of the two accuracies is the run's own."""
     done: int = 0
-    initial: Counts = field(default_factory=list)
+    initial: Counts | None = None
     after_task: list[Counts] = field(default_factory=list)
     costs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMS, 0))
     clients: dict[int, str] = field(default_factory=dict)
     metrics_bytes: int = 0
     peak_mb: float = 0.0
-    model_sent: bool = False
-    """Whether clients have the present global model, so that it is not counted as sent again."""
+    model_sent: list[int] = field(default_factory=list)
+    """The clients that have the present global model, so that it is not counted as sent again."""
 
     def record(self, server: Server, account: Account, counts: Counts | None, seconds: float) -> dict[str, Any]:
         """Take in a finished round; return its line for the metrics."""
@@ -53,28 +56,33 @@ class History:
         return {
             "task": server.task + 1,
             "round": server.round + 1,
-            "loss": _weighted(per_client.get("loss"), server),
-            "memory_loss": _weighted(per_client.get("memory_loss"), server),
+            "loss": _weighted(per_client.get("loss"), account, server),
+            "memory_loss": _weighted(per_client.get("memory_loss"), account, server),
             "accuracy": sum(seen) / len(seen) if seen else None,
             "accuracies": seen,
             "gamma": remarks.pop("gamma", None),
             **remarks,
+            **({"cohort": account.remarkers()} if len(account.remarkers()) < len(server.sizes) else {}),
             "clients": per_client,
             **spent,
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the history for a checkpoint."""
-        return asdict(self)
+        """Return the history for a checkpoint: tensors and JSON values."""
+        plain = {name: value for name, value in vars(self).items() if name not in ("initial", "after_task")}
+        tests = {} if self.initial is None else {"initial": self.initial}
+        return {**plain, **tests, **{f"{AFTER}{k}": counts for k, counts in enumerate(self.after_task)}}
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> History:
-        """Take back what `to_dict` returned, after a trip through JSON."""
-        return cls(**{**raw, "clients": {int(k): v for k, v in raw["clients"].items()}})
+        """Take back what `to_dict` returned, after a trip through a file."""
+        after = [raw[f"{AFTER}{k}"] for k in range(sum(name.startswith(AFTER) for name in raw))]
+        plain = {name: value for name, value in raw.items() if not name.startswith(AFTER)}
+        return cls(**{**plain, "after_task": after, "clients": {int(k): v for k, v in raw["clients"].items()}})
 
     def result(self, config: Config, folder: Path) -> Result:
         """Sum the run up."""
-        clients = range(config.clients)
+        each_client = [[_ratios(row, self.by_task) for row in counts] for counts in self.after_task]
         return Result(
             method=config.method,
             seed=config.seed,
@@ -82,10 +90,8 @@ class History:
                 "task": [accuracies(counts, by_task=True) for counts in self.after_task],
                 "class": [accuracies(counts, by_task=False) for counts in self.after_task],
             },
-            initial_accuracy=accuracies(self.initial, self.by_task),
-            client_matrices=[
-                [[_ratio(count, self.by_task) for count in counts[k]] for counts in self.after_task] for k in clients
-            ],
+            initial_accuracy=[] if self.initial is None else accuracies(self.initial, self.by_task),
+            client_matrices=[[ratios[k] for ratios in each_client] for k in range(config.clients)],
             costs={**self.costs, "peak_mb": round(self.peak_mb, 1)},
             config=config.to_dict(),
             versions=versions(),
@@ -95,25 +101,25 @@ class History:
 
 def accuracies(counts: Counts, by_task: bool) -> list[float]:
     """Return the accuracy on each task over all clients' held-out samples, with their task known or not."""
-    columns = [[sum(part) for part in zip(*column, strict=True)] for column in zip(*counts, strict=True)]
-    return [_ratio((known, unknown, total), by_task) or 0.0 for known, unknown, total in columns]
+    return [ratio or 0.0 for ratio in _ratios(counts.sum(0), by_task)]
 
 
-def _ratio(count: Count, by_task: bool) -> float | None:
-    known, unknown, total = count
-    return (known if by_task else unknown) / total if total else None
+def _ratios(counts: Tensor, by_task: bool) -> list[float | None]:
+    """Return right answers over samples, a row each; None where there are no samples."""
+    rows = counts.tolist()
+    return [(known if by_task else unknown) / total if total else None for known, unknown, total in rows]
 
 
 def _columns(account: Account) -> dict[str, list[Any]]:
     """Turn the clients' remarks into one list a name, in the order of clients."""
-    rows = [account.remarks[number] for number in sorted(account.remarks)]
+    rows = [account.remarks[number] for number in account.remarkers()]
     names = sorted({name for row in rows for name in row})
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _weighted(values: list[Any] | None, server: Server) -> float | None:
-    """Return Σ p_i value_i."""
+def _weighted(values: list[Any] | None, account: Account, server: Server) -> float | None:
+    """Return Σ p_i value_i over the clients that took part."""
     if values is None or None in values:
         return None
-    sizes = [server.sizes[number] for number in sorted(server.sizes)]
+    sizes = [server.sizes[number] for number in account.remarkers()]
     return float(sum(v * n for v, n in zip(values, sizes, strict=True)) / sum(sizes))
