@@ -37,6 +37,11 @@ def half_square(outputs: Tensor, samples: Samples) -> Tensor:
     return 0.5 * (outputs**2).mean()
 
 
+def lose_scratch(host: Host) -> None:
+    """Let no client keep anything between two questions."""
+    setattr(host.workspace, "keep", lambda *_: False)  # noqa: B010 (mypy forbids the assignment)
+
+
 class Lab:
     """Clients with a past (task 1) and current data (task 2), ready for rounds on task 2."""
 
@@ -46,7 +51,6 @@ class Lab:
         current: Sequence[Sequence[Row]],
         start: Row,
         workers: int = 1,
-        scratch_limit: int = 2**30,
         **settings: Any,
     ) -> None:
         both = [(row, task, client) for task, part in enumerate((past, current)) for client, rows in enumerate(part)
@@ -63,8 +67,8 @@ class Lab:
         benchmark = Benchmark(Source("quadratic", split, split, 2), self.config)
         self.learner = Learner(Linear(start), benchmark.heads, benchmark.normalise, loss=half_square)
         self.method = get_method(self.config.method)(self.config.settings, self.config)
-        host = Host(benchmark, self.method, self.learner, self.config.memory, 0, scratch_limit)
-        self.engine = LocalEngine(host, workers)
+        self.host = Host(benchmark, self.method, self.learner, self.config.memory, 0)
+        self.engine = LocalEngine(self.host, workers)
         start_model = (self.learner.params.clone(), self.learner.buffers.clone())
         self.server = Server(*start_model, self.config.rounds, self.learner)
         self._enter(benchmark, 0)

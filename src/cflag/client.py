@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from cflag.conversation import Cost, Occasion
 from cflag.data.samples import Samples
+from cflag.learning.tables import GradientTable, Workspace
 from cflag.memory.base import Memory
 from cflag.streams import stream, torch_seed
 
@@ -30,7 +31,9 @@ class Client:
     may move them freely. `state` holds tensors and JSON values that survive restarts; assign to change them.
     """
 
-    def __init__(self, number: int, seed: int, learner: Learner, memory: Memory) -> None:
+    def __init__(
+        self, number: int, seed: int, learner: Learner, memory: Memory, workspace: Workspace | None = None
+    ) -> None:
         self.number = number
         self.memory = memory
         self.state: dict[str, Any] = {}
@@ -41,6 +44,7 @@ class Client:
         self._losses: list[tuple[str, float, int]] = []
         self._seed = seed
         self._learner = learner
+        self._workspace = workspace or Workspace()
         self._scratch: dict[str, tuple[Any, Tensor]] = {}
         self._question = ""
         self._replay: np.random.Generator | None = None
@@ -141,11 +145,16 @@ class Client:
         """Note something about this client for the metrics; no method's result may depend on it."""
         self.remarks.update(values)
 
+    def new_table(self, count: int) -> GradientTable:
+        """Return a table for `count` gradients, in the precision that its bound allows."""
+        return self._workspace.table(count, self.params)
+
     def compute(self, name: str, make: Callable[[], T]) -> T:
         """Make something that a later question of the same round will want, and try to keep it."""
         self._reseed(name)
         made = make()
-        self._scratch[name] = (made, self.buffers.clone())
+        if self._workspace.keep(self, made):
+            self._scratch[name] = (made, self.buffers.clone())
         self._reseed(self._question)
         return made
 
@@ -157,6 +166,8 @@ class Client:
         """
         if name in self._scratch:
             made, buffers = self._scratch.pop(name)
+            if not self._scratch:
+                self._workspace.dropped(self)
             self.buffers.copy_(buffers)
         else:
             cost, losses = replace(self.cost), list(self._losses)
@@ -170,23 +181,15 @@ class Client:
         """Return all that must survive a restart, so that a change can be told by identity."""
         return [self.memory.samples, *self.state.keys(), *self.state.values()]
 
-    def scratch_bytes(self) -> int:
-        """Return how much memory is held for later questions."""
-        return sum(
-            t.numel() * t.element_size()
-            for made, _ in self._scratch.values()
-            for t in (made if isinstance(made, tuple) else (made,))
-            if isinstance(t, Tensor)
-        )
-
     def drop_scratch(self) -> None:
         """Drop what was kept for later questions: it will be made again."""
         self._scratch.clear()
+        self._workspace.dropped(self)
 
     def begin_question(self, question: str, occasion: Occasion) -> None:
         """Start on a question with a clean account and this question's own randomness."""
         if occasion != self.occasion:
-            self._scratch.clear()
+            self.drop_scratch()
         self.occasion = occasion
         self.cost, self.remarks, self._losses, self._replay = Cost(), {}, [], None
         self._learner.current = occasion.task

@@ -81,7 +81,7 @@ TABLES = ("memory", "settings", "other_settings")
 FIRST = ("method", "source", "scenario", "clients", "tasks", "rounds", "seed", "zeta", "model")
 
 LEAST = {
-    **dict.fromkeys(("tasks", "clients", "rounds", "batch", "min_samples", "eval_every"), 1),
+    **dict.fromkeys(("tasks", "clients", "rounds", "batch", "min_samples", "eval_every", "table_bytes"), 1),
     **dict.fromkeys(("samples_per_class", "test_per_class", "image_size", "steps", "width", "workers"), 0),
     "seed": 0,
 }

@@ -17,6 +17,7 @@ from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
 from cflag.files import load_state, save_states
 from cflag.learning.learner import Learner
+from cflag.learning.tables import Workspace
 from cflag.memory import MEMORIES
 from cflag.memory.base import Memory, MemoryOptions
 from cflag.methods.base import Method
@@ -48,7 +49,6 @@ class Host:
         learner: Learner,
         memory: MemoryOptions,
         seed: int,
-        scratch_limit: int = 2**30,
         data_limit: int = 2**28,
     ) -> None:
         self.benchmark = benchmark
@@ -61,13 +61,13 @@ class Host:
         self.changed: set[int] = set()
         self.task_of: dict[int, int] = {}
         self.data = Holdings(data_limit)
-        self.scratch = Holdings(scratch_limit)
+        self.workspace = Workspace(method.local.table_bytes)
         self.occasion: Occasion | None = None
 
     def answer(self, whom: Sequence[Whom], ask: Ask, model: GlobalModel, occasion: Occasion) -> Iterator[Reply]:
         """Let each client answer a question, starting from the global model."""
         if occasion != self.occasion:
-            self._forget_scratch()
+            self.workspace.clear()
             self.occasion = occasion
         for number, saved in whom:
             client = self.client(number, occasion.task, saved)
@@ -79,7 +79,6 @@ class Host:
             after = client.kept()
             if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
                 self.changed.add(number)
-            self._bound_scratch(client)
             yield Reply(answer, len(client.data), client.cost, client.remarks)
 
     def evaluate(
@@ -131,7 +130,7 @@ class Host:
         memory: Memory = MEMORIES.get(kind)(self.memory)
         if number in self.task_of:
             self._take_back(number)
-        client = self.clients[number] = Client(number, self.seed, self.learner, memory)
+        client = self.clients[number] = Client(number, self.seed, self.learner, memory, self.workspace)
         if saved is not None:
             state = load_state(saved)
             memory.restore(_part(state, "memory."))
@@ -151,18 +150,6 @@ class Host:
     def _take_back(self, number: int) -> None:
         del self.clients[number].data, self.task_of[number]
         self.data.drop(number)
-
-    def _bound_scratch(self, client: Client) -> None:
-        """Let a client keep what it made for later questions as long as all of it together stays below the limit."""
-        self.scratch.put(client.number, client.scratch_bytes())
-        if self.scratch.too_much:
-            client.drop_scratch()
-            self.scratch.drop(client.number)
-
-    def _forget_scratch(self) -> None:
-        for number in list(self.scratch.sizes):
-            self.clients[number].drop_scratch()
-            self.scratch.drop(number)
 
     @staticmethod
     def _state(client: Client) -> dict[str, Any]:

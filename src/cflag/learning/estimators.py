@@ -17,6 +17,7 @@ from cflag.data.samples import Samples
 if TYPE_CHECKING:
     from cflag.client import Client
     from cflag.learning.learner import Loss
+    from cflag.learning.tables import GradientTable
 
 
 class Components:
@@ -57,12 +58,12 @@ class Components:
         """Return ∇g_{i,j} at the client's present parameters."""
         return self.client.value_and_grad(self.parts[j], self.loss)[1]
 
-    def table(self) -> Tensor:
+    def table(self) -> GradientTable:
         """Return all component gradients at the present parameters, one a row."""
-        rows = self.client.params.new_empty(len(self), self.client.params.numel())
+        table = self.client.new_table(len(self))
         for j in range(len(self)):
-            rows[j] = self.gradient(j)
-        return rows
+            table[j] = self.gradient(j)
+        return table
 
     def mean(self, rows: Iterable[Tensor]) -> Tensor:
         """Return the weighted mean of a table's rows."""
@@ -72,11 +73,11 @@ class Components:
         return mean
 
     def full(self) -> Tensor:
-        """Return the full gradient ∇g_i without keeping a table; equal to the table's mean to the bit."""
+        """Return the full gradient ∇g_i without keeping a table; equal to a full-precision table's mean to the bit."""
         return self.mean(self.gradient(j) for j in range(len(self)))
 
 
-def delayed(components: Components, table: Tensor, order: Iterator[int]) -> Iterator[Tensor]:
+def delayed(components: Components, table: GradientTable, order: Iterator[int]) -> Iterator[Tensor]:
     """The incrementally aggregated gradient, Eq. (5): mean over j of ∇g_{i,j} where j was last visited (τ_{k,j}).
 
     At k = 0 every component stands at x_t; each later step visits one. The table is used up.
@@ -84,9 +85,7 @@ def delayed(components: Components, table: Tensor, order: Iterator[int]) -> Iter
     v = components.mean(table)
     yield v
     for j in order:
-        fresh = components.gradient(j)
-        v.add_(fresh - table[j], alpha=components.weights[j])
-        table[j] = fresh
+        v.add_(table.replace(j, components.gradient(j)), alpha=components.weights[j])
         yield v
 
 

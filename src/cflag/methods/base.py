@@ -29,6 +29,9 @@ class LocalOptions:
     epochs: float = 2.0
     steps: int = 0
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    table_bytes: int = 2**31
+    """What a process may hold of component gradients (`estimator = "iag"`, FedTrack) and the like between the questions
+    of a round. Beyond it they are computed again; a client whose own table is larger holds it in half precision."""
 
 
 Space = Mapping[str, tuple[float, float] | list[Any]]

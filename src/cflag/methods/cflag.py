@@ -22,6 +22,7 @@ from cflag.errors import UserError
 from cflag.learning.estimators import Components, delayed, minibatch
 from cflag.learning.optimisers import make_optimiser
 from cflag.learning.rates import Overlap, RateRule, Rates, forgetting_term
+from cflag.learning.tables import GradientTable
 from cflag.methods.base import Method, Space
 from cflag.server import Server
 
@@ -168,14 +169,14 @@ class CFlag(Method):
         own = self.settings.labels == "own" and client.memory.samples is not None
         return Components(client, self.local.batch, self.settings.order, loss=client.own_loss if own else None)
 
-    def at_start(self, components: Components) -> tuple[Tensor, Tensor | None]:
+    def at_start(self, components: Components) -> tuple[Tensor, GradientTable | None]:
         """g_i at x_t and, for the delayed estimator, the table of component gradients it is the mean of."""
         if self.settings.estimator == "minibatch":
             return components.full(), None
         table = components.table()
         return components.mean(table), table
 
-    def estimates(self, components: Components, table: Tensor | None) -> Iterator[Tensor]:
+    def estimates(self, components: Components, table: GradientTable | None) -> Iterator[Tensor]:
         """v_{i,0}, v_{i,1}, ...: the chosen estimator along the local path."""
         order = components.visits()
         return minibatch(components, order) if table is None else delayed(components, table, order)

@@ -1,0 +1,132 @@
+"""The table of component gradients: bounded, allocated once, exact or within a stated tolerance."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cflag import Experiment
+from cflag.config import load_raw, merge, resolve
+from cflag.engines.local import LocalEngine
+from cflag.errors import UserError
+from cflag.experiment import flatten
+from cflag.learning.estimators import delayed
+from cflag.learning.tables import GradientTable, Workspace
+
+HALF = 2.0**-12
+rows = st.lists(st.floats(-1e6, 1e6, width=32), min_size=4, max_size=4).map(torch.tensor)
+
+
+def half_table(count: int, width: int) -> GradientTable:
+    return Workspace(count * width * 2).table(count, torch.zeros(width))
+
+
+@given(st.lists(rows, min_size=1, max_size=5), st.floats(1e-20, 1e20))
+def test_half_precision_is_off_by_a_4096th_of_the_rows_largest(given_rows: list[Tensor], unit: float) -> None:
+    table = half_table(len(given_rows), 4)
+    assert table.rows.dtype == torch.float16
+    for j, row in enumerate(given_rows):
+        table[j] = unit * row
+    for held, row in zip(table, given_rows, strict=True):
+        largest = (unit * row).abs().max()
+        assert ((held - unit * row).abs() <= HALF * largest * (1 + 1e-5) + 1e-37).all()
+
+
+@given(st.lists(rows, min_size=2, max_size=2), st.lists(rows, min_size=1, max_size=30))
+def test_changes_add_up_to_the_table_so_errors_do_not_pile_up(first: list[Tensor], later: list[Tensor]) -> None:
+    table = half_table(2, 4)
+    table[0], table[1] = first
+    total = table[0].double()
+    for row in later:
+        total += table.replace(0, row)
+    scale = max(row.abs().max() for row in [first[0], *later])
+    torch.testing.assert_close(total, table[0].double(), rtol=0, atol=1e-6 * len(later) * float(scale) + 1e-37)
+    assert torch.equal(table[1], next(islice(iter(table), 1, 2)))
+
+
+def lab(table_bytes: int, clients: int = 3, **own: Any) -> tuple[Experiment, LocalEngine]:
+    settings = {"tasks": 1, "clients": clients, "partition": "iid", "batch": 32, "width": 8, "workers": 1, "epochs": 2,
+                "table_bytes": table_bytes, "cflag": {"estimator": "iag", "drift": 1.0}}  # fmt: skip
+    experiment = Experiment(resolve(merge(load_raw("digits"), flatten({**settings, **own}))))
+    return experiment, LocalEngine(experiment.host(), 1)
+
+
+def end(experiment: Experiment, engine: LocalEngine) -> Tensor:
+    server = experiment.server()
+    server.sizes = experiment.sizes(0)
+    for server.round in range(3):
+        engine.converse(experiment.method.round(server), server)
+    return server.params
+
+
+def table_size(experiment: Experiment) -> int:
+    return -(-experiment.benchmark.size(0, 0) // 32) * experiment.learner.params.nbytes
+
+
+@pytest.mark.parametrize("tables", [1.0, 2.5, 3.5])
+def test_within_the_bound_tables_are_made_again_with_the_same_result(tables: float) -> None:
+    free = lab(2**31)
+    one = table_size(free[0])
+    bounded = lab(int(tables * one))
+    host = bounded[1].lanes[0].host  # type: ignore[attr-defined]
+    most, taken = 0, []
+    make = host.workspace.table
+
+    def watched(count: int, like: Tensor) -> GradientTable:
+        nonlocal most
+        table = make(count, like)
+        most = max(most, host.workspace.used)
+        taken.append(table.rows.data_ptr())
+        return table  # type: ignore[no-any-return]
+
+    host.workspace.table = watched
+    assert torch.equal(end(*bounded), end(*free))
+    assert one <= most <= tables * one
+    fresh = len(set(taken))
+    assert fresh <= tables  # allocated once: later tables are where earlier ones were
+    assert len(taken) == 3 * {1.0: 6, 2.5: 4, 3.5: 3}[tables]  # a lost one is made again
+    assert host.workspace.used <= sum(t.nbytes for t in (bounded[0].learner.params,)) * 3 + one * 3
+
+
+def test_a_larger_table_is_held_in_half_precision() -> None:
+    """v is then off by at most 2⁻¹² Σ_j w_j max|∇g_j|, at any step; three rounds of 24 steps by a hundredth at most."""
+    free, half = lab(2**31), lab(int(0.6 * table_size(lab(2**31)[0])))
+    full_end, half_end = end(*free), end(*half)
+    assert not torch.equal(full_end, half_end)
+    way = (full_end - free[0].server().params).norm()
+    assert float((half_end - full_end).norm() / way) < 0.01
+
+    tracks = []
+    for experiment, engine in (free, half):
+        client = engine.lanes[0].host.client(0, 0)  # type: ignore[attr-defined]
+        experiment.learner.load(full_end, experiment.learner.buffers)
+        components = experiment.method.components(client)  # type: ignore[attr-defined]
+        table = components.table()
+        bound = sum(w * float(row.abs().max()) for w, row in zip(components.weights, table, strict=True))
+        steps = delayed(components, table, iter(range(len(table))))
+        tracks.append(([v.clone() for v in steps], bound))  # the parameters do not move, so v stays what it was
+    (exact, bound), (rounded, _) = tracks
+    for one, other in zip(exact, rounded, strict=True):
+        assert float((one - other).abs().max()) <= HALF * bound * 1.01
+
+
+def test_a_table_that_cannot_fit_is_refused_in_one_line() -> None:
+    experiment, engine = lab(int(0.4 * table_size(lab(2**31)[0])))
+    with pytest.raises(UserError, match=r"component gradients need .* even in half precision, more than table_bytes"):
+        end(experiment, engine)
+
+
+def test_the_gradient_of_every_client_is_not_kept_beyond_the_bound() -> None:
+    """With mini-batches and drift 1 a client keeps g_i: a vector as large as the model, for as many as fit."""
+    own = {"cflag": {"estimator": "minibatch", "drift": 1.0}}
+    free = lab(2**31, clients=8, **own)
+    vector = free[0].learner.params.nbytes
+    bounded = lab(3 * vector, clients=8, **own)
+    assert torch.equal(end(*bounded), end(*free))
+    assert bounded[1].lanes[0].host.workspace.used <= 3 * vector  # type: ignore[attr-defined]
