@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from cflag.errors import UserError
 from cflag.models import MODELS
-from cflag.models.layers import ModelOptions
+from cflag.models.layers import ModelOptions, TrimmedConv2d
 from cflag.safety import one_thread
 
 SHAPES: dict[str, list[tuple[int, ...]]] = {
@@ -203,3 +204,34 @@ def test_resnet50_halves_in_the_middle_convolution_of_a_block() -> None:
         model = build("resnet50", (3, 32, 32))
     strided = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.stride == (2, 2)]
     assert [m.kernel_size for m in strided] == [(3, 3), (1, 1)] * 3
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_leaving_out_taps_that_see_padding_changes_nothing(size: int, stride: int) -> None:
+    torch.manual_seed(0)
+    trimmed = TrimmedConv2d(3, 5, 3, stride=stride, padding=1).double()
+    plain = nn.Conv2d(3, 5, 3, stride=stride, padding=1).double()
+    plain.load_state_dict(trimmed.state_dict())
+    x = torch.randn(4, 3, size, size, dtype=torch.float64)
+    weights = torch.randn_like(plain(x))
+    for conv in (trimmed, plain):
+        conv(x).mul(weights).sum().backward()
+    torch.testing.assert_close(trimmed(x), plain(x))
+    torch.testing.assert_close(trimmed.weight.grad, plain.weight.grad)
+    torch.testing.assert_close(trimmed.bias.grad, plain.bias.grad)  # type: ignore[union-attr]
+
+
+def test_few_taps_are_used_on_small_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ResNet-18 with a 7x7 stem on 32x32 images: three convolutions with one tap of nine, one with four."""
+    seen: list[tuple[int, ...]] = []
+    convolve = F.conv2d
+
+    def watched(x: Tensor, weight: Tensor, *args: Any) -> Tensor:
+        seen.append(tuple(weight.shape[2:]))
+        return convolve(x, weight, *args)
+
+    monkeypatch.setattr("cflag.models.layers.F.conv2d", watched)
+    MODELS.get("resnet18")((3, 32, 32), 10, ModelOptions(width=4, stem="7x7"))(torch.rand(2, 3, 32, 32))
+    assert seen.count((2, 2)) == 1
+    assert seen.count((1, 1)) == 3 + 3  # and three shortcuts

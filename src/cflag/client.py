@@ -85,7 +85,7 @@ class Client:
 
     def value_and_grad(self, samples: Samples, loss: Loss | None = None) -> tuple[float, Tensor]:
         """Return the mean loss (or another one) on samples and its flat gradient at `params`, counted as cost."""
-        old = int((samples.task != self.task).sum())
+        old = int(np.count_nonzero(samples.task.numpy() != self.task))
         self.cost.memory += old
         self.cost.current += len(samples) - old
         value, gradient = self._learner.value_and_grad(samples, loss)
@@ -206,4 +206,7 @@ class Client:
     def _reseed(self, purpose: str) -> None:
         """Dropout and the like draw from torch's own generator."""
         here = self.occasion
-        torch.manual_seed(torch_seed(self._seed, purpose, self.number, here.task, here.round))
+        seed = torch_seed(self._seed, purpose, self.number, here.task, here.round)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would note down a stack trace for CUDA each time
+        if self.params.is_cuda:
+            torch.cuda.manual_seed(seed)

@@ -24,7 +24,7 @@ from cflag.engines.local import Counts, LocalEngine
 from cflag.errors import UserError
 from cflag.learning.learner import Learner, Loss
 from cflag.methods.base import Method
-from cflag.models import MODELS
+from cflag.models import CHANNELS_LAST, MODELS
 from cflag.registry import get_method
 from cflag.results.display import Bar, Display, Quiet
 from cflag.results.folder import RunFolder
@@ -61,7 +61,7 @@ class Experiment:
             self.benchmark.normalise,
             config.device,
             loss,
-            channels_last=model is None,
+            channels_last=model is None and config.model in CHANNELS_LAST,
         )
         self.learner.check(self.benchmark.train(0, 0)[:1], self.benchmark.source.classes)
         self._initial = (self.learner.params.clone(), self.learner.buffers.clone())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -10,6 +12,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -20,6 +23,9 @@ from torch import Tensor
 from cflag.conversation import Reply
 from cflag.engines.host import Host
 from cflag.errors import CflagError
+
+SMALL = 2**17
+"""Bytes up to which a tensor goes through the pipe itself; several such answers fit into it without a reader."""
 
 
 class Lane(Protocol):
@@ -73,7 +79,7 @@ class WorkerLane:
     def send(self, command: str, *args: Any) -> None:
         """Start a command."""
         try:
-            self.connection.send((command, args))
+            _send(self.connection, (command, args))
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
 
@@ -112,7 +118,7 @@ def _serve(host: Host, connection: Connection, parents: Connection) -> None:
         try:
             command, args = connection.recv()
             for reply in getattr(host, command)(*args):
-                connection.send(_detached(reply))
+                _send(connection, _detached(reply))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             os._exit(0)
         except (CflagError, OSError) as error:  # what the parent explains to the user, such as a full disk
@@ -134,9 +140,25 @@ def _follow(parent: int) -> None:
     os._exit(0)
 
 
+class _Pickler(ForkingPickler):
+    """Sends small tensors by value; handing over shared memory, as torch does, costs more than copying them."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Say how to send a thing, or leave it to torch."""
+        if isinstance(thing, Tensor) and thing.device.type == "cpu" and thing.nbytes <= SMALL:
+            return torch.from_numpy, (thing.detach().numpy(),)
+        return NotImplemented
+
+
+def _send(connection: Connection, what: Any) -> None:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(what)
+    connection.send_bytes(buffer.getbuffer())
+
+
 def _detached(reply: Any) -> Any:
-    """Copy an answer's tensors: they may be the learner's own, which the next client overwrites."""
+    """Copy an answer's large tensors: they may be the learner's own, which the next client overwrites."""
     if not isinstance(reply, Reply):
         return reply
-    answer = {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in reply.answer.items()}
+    answer = {k: v.clone() if isinstance(v, Tensor) and v.nbytes > SMALL else v for k, v in reply.answer.items()}
     return Reply(answer, reply.samples, reply.cost, reply.remarks)

@@ -24,7 +24,7 @@ def _flatten(tensors: Sequence[Tensor], device: str, channels_last: bool) -> Ten
     """Move tensors into one contiguous vector and make each a view of its part."""
     if not tensors:
         return torch.zeros(0, device=device)
-    flat = _cat(tensors, channels_last)
+    flat = _cat([t.detach() for t in tensors], channels_last)
     for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
         if channels_last and tensor.dim() == 4:
             outputs, inputs, height, width = tensor.shape
@@ -34,28 +34,18 @@ def _flatten(tensors: Sequence[Tensor], device: str, channels_last: bool) -> Ten
     return flat
 
 
-def _takes_channels_last(model: nn.Module) -> bool:
-    """Whether channels last is safe: oneDNN's strided 1x1 convolution of few channels then writes past its workspace.
-
-    It corrupts the heap (uxlfoundation/oneDNN#6035) where a convolution takes fewer channels than a vector register.
-    """
-    return not any(
-        isinstance(m, nn.Conv2d) and set(m.kernel_size) == {1} and set(m.stride) != {1} and m.in_channels < 16
-        for m in model.modules()
-    )
-
-
 def _cat(tensors: Sequence[Tensor], channels_last: bool) -> Tensor:
     """Join tensors into one flat vector, a convolution's weights with their channels last where asked for."""
-    ordered = [t.permute(0, 2, 3, 1) if channels_last and t.dim() == 4 else t for t in tensors]
-    return torch.cat([t.detach().reshape(-1) for t in ordered])
+    if channels_last:
+        tensors = [t.permute(0, 2, 3, 1) if t.dim() == 4 else t for t in tensors]
+    return torch.cat([t.reshape(-1) for t in tensors])
 
 
 class Learner:
     """A model with flat `params` and `buffers`, and the loss it is trained on.
 
     `channels_last` is the order of memory in which convolutions are fastest on a CPU, for models that do not mind: a
-    `view` in a user's own model would. Where it is not safe it is not used.
+    `view` in a user's own model would.
     """
 
     def __init__(
@@ -73,7 +63,6 @@ class Learner:
         self.normalise = normalise
         self.current = 0
         self._loss = loss
-        channels_last = channels_last and _takes_channels_last(model)
         self._channels_last = channels_last
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         if not self._parameters:
@@ -91,7 +80,9 @@ class Learner:
     def _input(self, x: Tensor) -> Tensor:
         """Turn raw samples into the model's inputs, in its own precision."""
         x = self.normalise(x).to(self.params.dtype)
-        return x.contiguous(memory_format=torch.channels_last) if self._channels_last and x.dim() == 4 else x
+        if x.dim() != 4:
+            return x
+        return x.contiguous(memory_format=torch.channels_last if self._channels_last else torch.contiguous_format)
 
     def _training(self, mode: bool) -> None:
         """Switch the model between learning and answering; a walk through all its modules, so only where it must be."""

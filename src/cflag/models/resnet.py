@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from cflag.errors import UserError
-from cflag.models.layers import ModelOptions, norm_layer
+from cflag.models.layers import ModelOptions, TrimmedConv2d, norm_layer
 
 
 class Residual(nn.Module):
@@ -24,7 +24,7 @@ class Residual(nn.Module):
 
 
 def _conv(inputs: int, outputs: int, kernel: int, norm: str, stride: int = 1) -> list[nn.Module]:
-    conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=norm == "none")
+    conv = TrimmedConv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=norm == "none")
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return [conv, norm_layer(norm, outputs)]
 

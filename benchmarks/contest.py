@@ -1,0 +1,80 @@
+"""How a contestant is timed: a process of its own that does one round for every line it is sent.
+
+The driver sends lines to one contestant after the other, so that all of them meet the same noise. A contestant that has
+nothing to do waits on its input and costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def serve(round_: Callable[[], None], peak_mb: Callable[[], float], **facts: Any) -> None:
+    """Be a contestant: one untimed round, then one for every line of input."""
+    round_()
+    say(facts)
+    for _ in sys.stdin:
+        started = time.perf_counter()
+        round_()
+        say({"seconds": time.perf_counter() - started, "peak_mb": peak_mb()})
+
+
+def say(what: dict[str, Any]) -> None:
+    """Answer the driver with a line of its own."""
+    print("contest:" + json.dumps(what), flush=True)
+
+
+def own_peak_mb() -> float:
+    """Return the largest memory this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+class Contestant:
+    """The driver's end."""
+
+    def __init__(self, python: str, script: Path, *args: str) -> None:
+        root = Path(__file__).parents[1]
+        environment = {"PYTHONPATH": f"{root / 'src'}:{root}", "PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
+        started = time.perf_counter()
+        self.process = subprocess.Popen(
+            [python, str(script), *args],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+        self.facts = self._listen()
+        self.start_seconds = time.perf_counter() - started
+        self.seconds: list[float] = []
+        self.peak_mb = 0.0
+
+    def go(self) -> None:
+        """Let it do a round."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        told = self._listen()
+        self.seconds.append(told["seconds"])
+        self.peak_mb = told["peak_mb"]
+
+    def _listen(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("contest:"):
+                told: dict[str, Any] = json.loads(line.removeprefix("contest:"))
+                return told
+        assert self.process.stderr is not None
+        raise SystemExit(f"{self.process.args!r} ended:\n{self.process.stderr.read()[-3000:]}")
+
+    def close(self) -> None:
+        """Send it home."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()

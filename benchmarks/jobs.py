@@ -1,0 +1,95 @@
+"""The jobs: how many clients, how much data, which model. Images are random: what they show costs no time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from cflag.models import MODELS
+from cflag.models.layers import ModelOptions
+
+
+@dataclass(frozen=True)
+class Job:
+    """A round of FedAvg, or of C-FLAG with its full gradients, memory and delayed steps."""
+
+    name: str
+    about: str
+    clients: int
+    samples: int
+    """Of each client."""
+    shape: tuple[int, ...]
+    model: str
+    options: ModelOptions
+    epochs: int = 1
+    cohort: int = 0
+    """How many clients take part in a round; 0 means all."""
+    method: Literal["finetune", "cflag"] = "finetune"
+    memory: int = 200
+    repeats: int = 5
+
+    @property
+    def asked(self) -> int:
+        """How many clients take part in a round."""
+        return self.cohort or self.clients
+
+    @property
+    def steps(self) -> int:
+        """E, the local steps of a client."""
+        return self.epochs * -(-self.samples // BATCH)
+
+    def network(self) -> nn.Module:
+        """Return the model, the same for everybody."""
+        torch.manual_seed(0)
+        model: nn.Module = MODELS.get(self.model)(self.shape, CLASSES, self.options)
+        return model
+
+    def data(self, clients: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return images as bytes (features as floats) and labels for so many clients, all by default."""
+        count = (self.clients if clients is None else clients) * self.samples
+        generator = torch.Generator().manual_seed(1)
+        if len(self.shape) == 3:
+            x = torch.randint(0, 256, (count, *self.shape), generator=generator, dtype=torch.uint8)
+        else:
+            x = torch.rand(count, *self.shape, generator=generator)
+        return x, torch.arange(count) % CLASSES
+
+    def settings(self) -> dict[str, Any]:
+        """Return cflag's settings for this job."""
+        tasks = 2 if self.method == "cflag" else 1
+        return {"source": "custom", "model": self.model, "width": self.options.width, "norm": self.options.norm,
+                "stem": self.options.stem, "method": self.method, "clients": self.clients, "tasks": tasks,
+                "partition": "iid", "batch": BATCH, "steps": self.steps, "clients_per_round": self.cohort,
+                "scenario": "task", "class_order": "natural", "seed": 0,
+                "memory": {"per_task": self.memory, "sample": self.memory},
+                "cflag": {"estimator": "iag", "drift": 1.0, "rules": "both", "beta": 0.01}}  # fmt: skip
+
+
+BATCH, CLASSES = 32, 10
+IMAGE, DIGIT = (3, 32, 32), (64,)
+CNN = ModelOptions(width=36, norm="none")
+MLP = ModelOptions(width=64)
+RESNET = ModelOptions(norm="batch", stem="7x7")
+
+_FEDAVG = [
+    Job("J", "5 clients x 2,000 images, CNN of 0.24 M parameters", 5, 2000, IMAGE, "cnn", CNN),
+    Job("J2", "100 clients x 100 images, the same CNN", 100, 100, IMAGE, "cnn", CNN),
+    Job("J3", "5 clients x 288 digits, MLP, 5 epochs", 5, 288, DIGIT, "mlp", MLP, epochs=5, repeats=25),
+    Job("R", "5 clients x 500 images, ResNet-18 with a 7x7 stem", 5, 500, IMAGE, "resnet18", RESNET),
+]
+_CFLAG = [
+    Job(
+        "J-cflag", "J with delayed gradients, memory, adaptive rates", 5, 2000, IMAGE, "cnn", CNN, 1, 0, "cflag", 200, 3
+    ),
+    Job("J2-cflag", "J2, the same", 100, 100, IMAGE, "cnn", CNN, 1, 0, "cflag", 20, 3),
+    Job("J3-cflag", "J3, the same", 5, 288, DIGIT, "mlp", MLP, 5, 0, "cflag", 200, 15),
+]
+_SCALE = [
+    Job(f"S-{clients}-{cohort}", f"{cohort} of {clients:,} clients x 50 samples, MLP", clients, 50, DIGIT, "mlp", MLP,
+        cohort=cohort, repeats=15)
+    for clients, cohort in ((1000, 10), (1000, 100), (10000, 100), (10000, 1000))
+]  # fmt: skip
+JOBS = {job.name: job for job in [*_FEDAVG, *_CFLAG, *_SCALE]}

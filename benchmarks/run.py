@@ -1,0 +1,164 @@
+"""Time jobs side by side, interleaved; write a table, a picture and JSON.
+
+python -m benchmarks.run [JOB ...] [--peers PYTHON] [--out benchmarks/latest.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.contest import Contestant
+from benchmarks.jobs import JOBS, Job
+
+HERE = Path(__file__).parent
+PEERS = ("pfl", "flower")
+"""They run FedAvg, so they take part in J, J2, J3 and R."""
+
+
+def contestants(job: Job, peers: str | None) -> dict[str, Contestant]:
+    """Start everybody who takes part in a job: ours, the bare loop's ways, and the peers."""
+    ways = ["processes", "tuned"] if job.asked % 2 == 0 else ["processes", "odd", "tuned"]
+    if peers:
+        ways.append("threads")
+    field = {"ours": Contestant(sys.executable, HERE / "ours.py", job.name)}
+    field |= {f"bare-{way}": Contestant(sys.executable, HERE / "bare.py", job.name, way) for way in ways}
+    if peers and job.name in ("J", "J2", "J3", "R"):
+        field |= {name: Contestant(peers, HERE / "peers" / f"{name}_job.py", job.name) for name in PEERS}
+    return field
+
+
+def measure(job: Job, peers: str | None, console: Console) -> dict[str, Any]:
+    """Time one job: everybody once, then again, as often as it says."""
+    field = contestants(job, peers)
+    with console.status("") as status:
+        for number in range(job.repeats):
+            for name, contestant in field.items():
+                status.update(f"{job.name}: {number + 1}/{job.repeats} {name}")
+                contestant.go()
+    for contestant in field.values():
+        contestant.close()
+    return summary(job, field)
+
+
+def summary(job: Job, field: dict[str, Contestant]) -> dict[str, Any]:
+    """Sum a job up; the ratio is that of the best plain bare loop to us, above 1 where we are faster."""
+    medians = {name: median(c.seconds) for name, c in field.items()}
+    plain = {name: s for name, s in medians.items() if name.startswith("bare-") and name != "bare-tuned"}
+    best = min(plain, key=lambda name: plain[name])
+    return {
+        "job": job.name,
+        "ours_s": medians["ours"],
+        "bare_s": plain[best],
+        "ratio": plain[best] / medians["ours"],
+        "peak_mb": field["ours"].peak_mb,
+        "bare": best,
+        "about": job.about,
+        "spread_s": {name: [min(c.seconds), max(c.seconds)] for name, c in field.items()},
+        "medians_s": medians,
+        "peaks_mb": {name: c.peak_mb for name, c in field.items()},
+        "start_s": {name: c.start_seconds for name, c in field.items()},
+        "facts": field["ours"].facts,
+        "repeats": job.repeats,
+        **made(),
+    }
+
+
+def made() -> dict[str, str]:
+    """Return when, of what and where a measurement was made."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True).stdout
+    return {"date": date.today().isoformat(), "commit": commit.strip(), "machine": platform.machine()}
+
+
+def table(results: list[dict[str, Any]]) -> Table:
+    """Return the results as a table: medians, in brackets the fastest and slowest."""
+    shown = Table(title="seconds a round: median (fastest-slowest)", title_justify="left")
+    for column in ("job", "who", "seconds", "bare/ours", "peak MB"):
+        shown.add_column(column, justify="left" if column in ("job", "who") else "right")
+    for r in results:
+        for name, seconds in r["medians_s"].items():
+            low, high = r["spread_s"][name]
+            shown.add_row(
+                r["job"] if name == "ours" else "",
+                name,
+                f"{seconds:.3g} ({low:.3g}-{high:.3g})",
+                "" if name == "ours" else f"{seconds / r['ours_s']:.2f}",
+                f"{r['peaks_mb'][name]:.0f}",
+            )
+        shown.add_section()
+    return shown
+
+
+def draw(results: list[dict[str, Any]], path: Path) -> None:
+    """Draw everybody's time over ours, a row a job."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = sorted({name for r in results for name in r["medians_s"]} - {"ours"})
+    figure, axes = plt.subplots(figsize=(7, 0.6 + 0.42 * len(results)), layout="constrained")
+    for row, r in enumerate(results):
+        for name, seconds in r["medians_s"].items():
+            if name == "ours":
+                continue
+            low, high = (s / r["ours_s"] for s in r["spread_s"][name])
+            at, colour = seconds / r["ours_s"], f"C{names.index(name)}"
+            axes.plot([low, high], [row, row], color=colour, alpha=0.4, lw=4, solid_capstyle="butt")
+            axes.plot(
+                at, row, "o", color=colour, label=name if name not in axes.get_legend_handles_labels()[1] else None
+            )
+    axes.axvline(1, color="black", lw=1)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(results)), [r["job"] for r in results])
+    axes.invert_yaxis()
+    axes.set_xlabel("time of a round over cflag's (line: fastest to slowest; right of 1: cflag is faster)")
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def merged(path: Path, fresh: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the fresh results with the older ones of other jobs, in the order of jobs."""
+    old = json.loads(path.read_text()) if path.exists() else []
+    by_name = {r["job"]: r for r in [*old, *fresh]}
+    return [by_name[name] for name in JOBS if name in by_name]
+
+
+def main() -> None:
+    """Time the jobs named, or all of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}; all by default")
+    parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has pfl and flwr[simulation]")
+    parser.add_argument("--repeats", type=int, default=0, help="rounds of each; by default what the job says")
+    parser.add_argument("--out", type=Path, default=HERE / "latest.json")
+    args = parser.parse_args()
+    unknown = [name for name in args.jobs if name not in JOBS]
+    if unknown:
+        parser.error(f"there is no job {unknown[0]}; there are {', '.join(JOBS)}")
+    console = Console()
+    results = []
+    for name in args.jobs or JOBS:
+        job = replace(JOBS[name], repeats=args.repeats or JOBS[name].repeats)
+        results.append(measure(job, args.peers, console))
+        console.print(f"{name:<10} ours {results[-1]['ours_s']:.3g} s, bare {results[-1]['bare_s']:.3g} s, "
+                      f"ratio {results[-1]['ratio']:.2f}", highlight=False)  # fmt: skip
+        args.out.write_text(json.dumps(merged(args.out, results[-1:]), indent=1) + "\n")
+    console.print(table(results))
+    whole = merged(args.out, results)
+    draw(whole, args.out.with_suffix(".png"))
+    console.print(f"{args.out}\n{args.out.with_suffix('.png')}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()
