@@ -3,7 +3,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit format clean
+.PHONY: demo test lint types unit format bench bench-peers clean
 
 demo: .venv/ready
 	$(BIN)/cflag run digits --methods cflag,finetune
@@ -24,6 +24,21 @@ format: .venv/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Speed: ours and the bare loop, some minutes on a quiet machine; with the peers about half an hour.
+bench: .venv/ready
+	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.shares
+
+bench-peers: .venv/ready .venv-peers/ready
+	$(BIN)/python -m benchmarks.run J J2 J3 R --peers .venv-peers/bin/python
+
+.venv-peers/ready: benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements.txt
+	touch $@
+
 # torch first and alone: with it in place nothing asks for another build.
 .venv/ready: pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null || { echo "cflag wants Python 3.11; set PYTHON=..."; exit 1; }
@@ -33,4 +48,4 @@ format: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-peers .mypy_cache .pytest_cache .ruff_cache

@@ -7,6 +7,7 @@ nothing to do waits on its input and costs nothing.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -26,6 +27,25 @@ def serve(round_: Callable[[], None], peak_mb: Callable[[], float], **facts: Any
         say({"seconds": time.perf_counter() - started, "peak_mb": peak_mb()})
 
 
+class Turns:
+    """`serve` for a framework that owns the loop: it asks `another` after every round, the untimed one first."""
+
+    def __init__(self, peak_mb: Callable[[], float], **facts: Any) -> None:
+        self.peak_mb, self.facts = peak_mb, facts
+        self.started: float | None = None
+
+    def another(self) -> bool:
+        """Tell the driver of the round just done, then wait for its line; false at the end of input."""
+        if self.started is None:
+            say(self.facts)
+        else:
+            say({"seconds": time.perf_counter() - self.started, "peak_mb": self.peak_mb()})
+        if not sys.stdin.readline():
+            return False
+        self.started = time.perf_counter()
+        return True
+
+
 def say(what: dict[str, Any]) -> None:
     """Answer the driver with a line of its own."""
     print("contest:" + json.dumps(what), flush=True)
@@ -34,6 +54,24 @@ def say(what: dict[str, Any]) -> None:
 def own_peak_mb() -> float:
     """Return the largest memory this process ever had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+def tree_peak_mb() -> float:
+    """Return the sum of the largest memories of this process and of those it started, as far as they still live."""
+    parents, peaks = {}, {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        except OSError:  # gone in the meantime
+            continue
+        number = int(status.parent.name)
+        parents[number] = int(fields["PPid"])
+        peaks[number] = int(fields.get("VmHWM", "0 kB").split()[0]) * 1.024e-3
+    tree, before = {os.getpid()}, 0
+    while len(tree) > before:
+        before = len(tree)
+        tree |= {number for number, parent in parents.items() if parent in tree}
+    return sum(peaks[number] for number in tree)
 
 
 class Contestant:

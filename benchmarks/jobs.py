@@ -93,3 +93,11 @@ _SCALE = [
     for clients, cohort in ((1000, 10), (1000, 100), (10000, 100), (10000, 1000))
 ]  # fmt: skip
 JOBS = {job.name: job for job in [*_FEDAVG, *_CFLAG, *_SCALE]}
+
+SPREAD = {
+    f"M-{method}-{clients}": Job(f"M-{method}-{clients}", f"10,000 images on {clients} clients", clients,
+                                 10000 // clients, IMAGE, "cnn", CNN, 1, 0, method, 1000 // clients)
+    for method in ("finetune", "cflag")
+    for clients in (5, 50, 500)
+}  # fmt: skip
+"""The same data on more and more clients: not for their time but for their memory."""

@@ -6,7 +6,7 @@ import sys
 import time
 
 from benchmarks.contest import serve
-from benchmarks.jobs import JOBS, Job
+from benchmarks.jobs import JOBS, SPREAD, Job
 from cflag.config import merge, resolve
 from cflag.data.source import Source
 from cflag.engines.local import LocalEngine
@@ -26,7 +26,7 @@ def source(job: Job) -> Source:
 
 def main(name: str) -> None:
     """Bring the job to the task that is timed, then serve."""
-    job = JOBS[name]
+    job = {**JOBS, **SPREAD}[name]
     data, started = source(job), time.perf_counter()
     experiment = Experiment(resolve(merge({}, flatten(job.settings()))), data)
     opened = time.perf_counter() - started

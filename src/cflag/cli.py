@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -157,7 +158,8 @@ def _run(args: argparse.Namespace) -> None:
 
     console = PatientConsole()
     display = Quiet() if args.quiet else Bar(console)
-    root, experiments = _resumed(args) if args.resume is not None else _begun(args)
+    with nullcontext() if args.quiet else console.status("loading torch and the data"):  # takes a few seconds
+        root, experiments = _resumed(args) if args.resume is not None else _begun(args)
     results: list[Result] = []
     try:
         with stop_requests() as stopped:

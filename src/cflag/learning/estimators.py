@@ -66,7 +66,9 @@ class Components:
         return table
 
     def mean(self, rows: Iterable[Tensor]) -> Tensor:
-        """Return the weighted mean of a table's rows."""
+        """Return the weighted mean of a table's rows, the full gradient ∇g_i; a gradient by itself is its own mean."""
+        if isinstance(rows, Tensor):
+            return rows
         mean = torch.zeros_like(self.client.params)
         for weight, row in zip(self.weights, rows, strict=True):
             mean.add_(row, alpha=weight)

@@ -120,8 +120,8 @@ class CFlag(Method):
         """Line 2: the full current gradient g_i and the memory gradient m_i, both at x_t."""
         answer: Answer = {}
         if self.settings.drift or self.settings.estimator == "iag":
-            g_i, _ = client.compute("start", lambda: self.at_start(self.components(client)))
-            answer["g"] = g_i
+            components = self.components(client)
+            answer["g"] = components.mean(client.compute("start", lambda: self.at_start(components)))
         if client.task > 0 and client.memory.enabled:  # the first task has no past: plain FedTrack rounds
             drawn = client.memory.draw(client.rng("memory"))
             m_i = torch.zeros_like(client.params) if drawn is None else client.value_and_grad(drawn)[1]
@@ -134,18 +134,18 @@ class CFlag(Method):
         self, client: Client, steps: int, beta: float, g: Tensor | None = None, m: Tensor | None = None
     ) -> Answer:
         """Lines 5-10: E steps x ← x − β (g − g_i + v); then Δ_i = α_i m + β_i (E (g − g_i) + a_i)."""
-        components, table = self.components(client), None
-        start, a, correction = client.params.clone(), torch.zeros_like(client.params), torch.zeros_like(client.params)
+        components, at_start = self.components(client), None
+        x_t, a, correction = client.params.clone(), torch.zeros_like(client.params), torch.zeros_like(client.params)
         if g is not None:
-            g_i, table = client.recall("start", lambda: self.at_start(components))
-            correction = self.settings.drift * (g - g_i)
+            at_start = client.recall("start", lambda: self.at_start(components))
+            correction = self.settings.drift * (g - components.mean(at_start))
         optimiser = make_optimiser(self.local.optimizer)
-        for v in islice(self.estimates(components, table), steps):
+        for v in islice(self.estimates(components, at_start), steps):
             client.params -= beta * optimiser(correction + v)
             a += v
         drift = steps * correction
         if self.local.optimizer != "sgd":  # the displacement rule: β a_i is what the steps came to, drift and all
-            a, drift = (start - client.params) / beta, torch.zeros_like(a)
+            a, drift = (x_t - client.params) / beta, torch.zeros_like(a)
         return self.adapt_rates(client, m, a, drift, self.rate_rule(steps, beta))
 
     def adapt_rates(self, client: Client, m: Tensor | None, a: Tensor, drift: Tensor, rule: RateRule) -> Answer:
@@ -169,17 +169,16 @@ class CFlag(Method):
         own = self.settings.labels == "own" and client.memory.samples is not None
         return Components(client, self.local.batch, self.settings.order, loss=client.own_loss if own else None)
 
-    def at_start(self, components: Components) -> tuple[Tensor, GradientTable | None]:
-        """g_i at x_t and, for the delayed estimator, the table of component gradients it is the mean of."""
-        if self.settings.estimator == "minibatch":
-            return components.full(), None
-        table = components.table()
-        return components.mean(table), table
+    def at_start(self, components: Components) -> GradientTable | Tensor:
+        """At x_t: the table of component gradients for the delayed estimator, or just their mean g_i."""
+        return components.table() if self.settings.estimator == "iag" else components.full()
 
-    def estimates(self, components: Components, table: GradientTable | None) -> Iterator[Tensor]:
+    def estimates(self, components: Components, at_start: GradientTable | Tensor | None) -> Iterator[Tensor]:
         """v_{i,0}, v_{i,1}, ...: the chosen estimator along the local path."""
         order = components.visits()
-        return minibatch(components, order) if table is None else delayed(components, table, order)
+        if isinstance(at_start, GradientTable):
+            return delayed(components, at_start, order)
+        return minibatch(components, order)
 
     # On the server ----------------------------------------------------------------------------------------------------
 
