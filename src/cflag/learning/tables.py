@@ -46,8 +46,9 @@ class GradientTable:
     def replace(self, j: int, row: Tensor) -> Tensor:
         """Hold another row j; return what the table's row changed by."""
         if self.scales is None:
-            change = row - self.rows[j]
-            self.rows[j] = row
+            held = self.rows[j]
+            change = row - held
+            held.copy_(row)
             return change
         old = self[j]
         self[j] = row
