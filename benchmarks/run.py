@@ -1,6 +1,6 @@
-"""Time jobs side by side, interleaved; write a table, a picture and JSON.
+"""Time jobs side by side, interleaved; write JSON, a picture, and the table in docs/performance.md.
 
-python -m benchmarks.run [JOB ...] [--peers PYTHON] [--out benchmarks/latest.json]
+python -m benchmarks.run [JOB ...] [--peers PYTHON] [--repeats N]
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from benchmarks.contest import Contestant
 from benchmarks.jobs import JOBS, Job
 
 HERE = Path(__file__).parent
+LATEST = HERE / "latest.json"
+PAGE = HERE.parent / "docs" / "performance.md"
+PICTURE = HERE.parent / "docs" / "images" / "performance.png"
 PEERS = ("pfl", "flower")
 """They run FedAvg, so they take part in J, J2, J3 and R."""
 
@@ -100,6 +103,29 @@ def table(results: list[dict[str, Any]]) -> Table:
     return shown
 
 
+def markdown(results: list[dict[str, Any]]) -> str:
+    """Return the results as the table of docs/performance.md."""
+    lines = ["| job | who | seconds | time over ours | peak MB | date, commit |", "|---|---|---:|---:|---:|---|"]
+    for r in results:
+        for name, seconds in r["medians_s"].items():
+            low, high = r["spread_s"][name]
+            first = name == "ours"
+            best = " (best plain loop)" if name == r["bare"] else ""
+            over = "" if first else f"{seconds / r['ours_s']:.2f}"
+            made = f"{r['date']}, {r['commit']}" if first else ""
+            job = f"**{r['job']}**" if first else ""
+            span = f"{seconds:.3g} ({low:.3g} to {high:.3g})"
+            lines.append(f"| {job} | {name}{best} | {span} | {over} | {r['peaks_mb'][name]:.0f} | {made} |")
+    return "\n".join(lines) + "\n"
+
+
+def update_page(results: list[dict[str, Any]]) -> None:
+    """Put the table between the page's two marks."""
+    before, start, rest = PAGE.read_text().partition("<!-- results -->\n")
+    _, end, after = rest.partition("<!-- end of results -->\n")
+    PAGE.write_text(before + start + markdown(results) + end + after)
+
+
 def draw(results: list[dict[str, Any]], path: Path) -> None:
     """Draw everybody's time over ours, a row a job."""
     import matplotlib
@@ -141,7 +167,7 @@ def main() -> None:
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}; all by default")
     parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has pfl and flwr[simulation]")
     parser.add_argument("--repeats", type=int, default=0, help="rounds of each; by default what the job says")
-    parser.add_argument("--out", type=Path, default=HERE / "latest.json")
+    parser.add_argument("--out", type=Path, default=LATEST, help="elsewhere: leave the project's own files alone")
     args = parser.parse_args()
     unknown = [name for name in args.jobs if name not in JOBS]
     if unknown:
@@ -155,9 +181,11 @@ def main() -> None:
                       f"ratio {results[-1]['ratio']:.2f}", highlight=False)  # fmt: skip
         args.out.write_text(json.dumps(merged(args.out, results[-1:]), indent=1) + "\n")
     console.print(table(results))
-    whole = merged(args.out, results)
-    draw(whole, args.out.with_suffix(".png"))
-    console.print(f"{args.out}\n{args.out.with_suffix('.png')}", highlight=False)
+    if args.out == LATEST:
+        whole = merged(LATEST, results)
+        draw(whole, PICTURE)
+        update_page(whole)
+        console.print(f"{LATEST}\n{PICTURE}\n{PAGE}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,68 @@
+"""The benchmarks do what they say: the same gradients on both sides, and a file that others can read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.bare import Loop
+from benchmarks.jobs import BATCH, JOBS
+from benchmarks.ours import source
+from benchmarks.run import markdown
+
+from cflag.config import merge, resolve
+from cflag.engines.local import LocalEngine
+from cflag.experiment import Experiment, flatten
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", ["J3", "J3-cflag", "S-1000-10"])
+def test_both_sides_evaluate_the_same_number_of_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = JOBS[name]
+    experiment = Experiment(resolve(merge({}, flatten(job.settings()))), source(job))
+    engine, server = LocalEngine(experiment.host(), 1), experiment.server()
+    server.sizes = experiment.sizes(0)
+    if job.method == "cflag":
+        engine.converse(experiment.method.end_task(server), server)
+        server.task, server.sizes = 1, experiment.sizes(1)
+        engine.settle()
+    engine.converse(experiment.method.round(server), server, experiment.cohort(server))
+    cost = engine.settle().cost
+
+    loop, seen = Loop(job, channels_last=False), 0
+
+    def count(batch: Any) -> None:
+        nonlocal seen
+        seen += len(batch)
+
+    monkeypatch.setattr(loop, "gradient", count)
+    for client in range(job.asked):
+        loop.client(client, [t.clone() for t in loop.tensors])
+    # C-FLAG's last component may be smaller than a mini-batch, and either side chooses for itself when to visit it.
+    slack = job.asked * BATCH if job.method == "cflag" else 0
+    assert abs(cost.current + cost.memory - seen) <= slack
+    assert seen > 0
+
+
+def test_a_job_can_be_timed_and_read_back(tmp_path: Path) -> None:
+    out = tmp_path / "latest.json"
+    command = [sys.executable, "-m", "benchmarks.run", "J3", "--repeats", "2", "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(out.read_text())
+    assert result["job"] == "J3"
+    assert result["ratio"] == pytest.approx(result["bare_s"] / result["ours_s"])
+    assert result["peak_mb"] > 0
+    assert "| **J3** | ours |" in markdown([result])
+
+
+def test_an_unknown_job_is_one_clear_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.run", "J9", "--out", str(tmp_path / "x.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "there is no job J9; there are J, J2" in done.stderr
