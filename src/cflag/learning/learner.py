@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from cflag.data.samples import Samples
 from cflag.errors import UserError
+from cflag.learning.dense import DenseNet
 from cflag.learning.heads import Heads
 
 Loss = Callable[[Tensor, Samples], Tensor]
@@ -73,6 +74,7 @@ class Learner:
         for name, tensors in (("parameters", self._parameters), ("floating-point buffers", buffers)):
             if len({t.dtype for t in tensors}) > 1:
                 raise UserError(f"the model's {name} must all have one dtype")
+        self._dense = DenseNet.of(model) if loss is None else None
         self.params = _flatten(self._parameters, device, channels_last)
         # Batch-norm statistics: averaged like parameters, but no gradient and no inner product sees them.
         self.buffers = _flatten(buffers, device, channels_last)
@@ -115,8 +117,12 @@ class Learner:
 
     def value_and_grad(self, samples: Samples, loss: Loss | None = None) -> tuple[float, Tensor]:
         """Return the mean loss (or another one) on samples and its gradient as a new flat vector."""
-        self._training(True)
         here = samples.to(self.device)
+        if self._dense is not None and loss is None:
+            return self._dense.value_and_grad(
+                self._input(here.x), here.y, lambda outputs: self.heads.mask(outputs, here.task, self.current)
+            )
+        self._training(True)
         try:
             outputs = self.model(self._input(here.x))
         except ValueError as error:

@@ -95,7 +95,8 @@ class Target(FedAvg):
 
         def kept(outputs: Tensor, samples: Samples) -> Tensor:
             assert samples.logits is not None
-            return distillation(outputs, samples.logits, old, self.settings.temperature)
+            # A mean over heads: each sample speaks for one of them, and a sum would grow with every task.
+            return distillation(outputs, samples.logits, old, self.settings.temperature) / len(old)
 
         chosen = torch.from_numpy(rng.choice(len(past), min(len(batch), len(past)), replace=False))
         gradient = client.value_and_grad(batch, client.own_loss)[1]

@@ -1,0 +1,1 @@
+"""Other frameworks as contestants, each in an interpreter of its own: make bench-peers."""
