@@ -24,7 +24,7 @@ format: .venv/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Speed: ours and the bare loop, some minutes on a quiet machine; with the peers about half an hour.
+# Speed: ours and the bare loop, about eight minutes on a quiet machine; with the peers a quarter of an hour.
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.memory

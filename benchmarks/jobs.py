@@ -29,7 +29,7 @@ class Job:
     """How many clients take part in a round; 0 means all."""
     method: Literal["finetune", "cflag"] = "finetune"
     memory: int = 200
-    repeats: int = 5
+    repeats: int = 3
 
     @property
     def asked(self) -> int:
@@ -84,7 +84,7 @@ _CFLAG = [
     Job(
         "J-cflag", "J with delayed gradients, memory, adaptive rates", 5, 2000, IMAGE, "cnn", CNN, 1, 0, "cflag", 200, 3
     ),
-    Job("J2-cflag", "J2, the same", 100, 100, IMAGE, "cnn", CNN, 1, 0, "cflag", 20, 3),
+    Job("J2-cflag", "J2, the same", 100, 100, IMAGE, "cnn", CNN, 1, 0, "cflag", 20),
     Job("J3-cflag", "J3, the same", 5, 288, DIGIT, "mlp", MLP, 5, 0, "cflag", 200, 15),
 ]
 _SCALE = [

@@ -33,11 +33,11 @@ FEDAVG = ("J", "J2", "J3", "R")
 
 def contestants(job: Job, peers: str | None) -> dict[str, Contestant]:
     """Start everybody who takes part in a job: ours, the bare loop's ways, and the peers."""
-    ways = ["odd" if job.asked % 2 else "processes", "tuned"]
+    ways = ["odd" if job.asked % 2 else "processes"]
     if job.model == "mlp" and job.asked % 2:  # for so small a model more threads are no help
         ways.append("processes")
-    if peers:
-        ways.append("threads")
+    if peers:  # the long version
+        ways += ["tuned", "threads"]
     field = {"ours": Contestant(sys.executable, HERE / "ours.py", job.name)}
     field |= {f"bare-{way}": Contestant(sys.executable, HERE / "bare.py", job.name, way) for way in ways}
     if peers and job.name in FEDAVG:
