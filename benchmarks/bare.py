@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 import torch.multiprocessing as mp
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.contest import own_peak_mb, serve
 from benchmarks.jobs import BATCH, JOBS, Job
-from cflag.models.layers import TrimmedConv2d
 from cflag.safety import keep_freed_memory
 
 
@@ -28,12 +27,8 @@ class Loop:
 
     def __init__(self, job: Job, channels_last: bool) -> None:
         self.job = job
-        x, self.y = job.data(job.asked)
-        self.x = (x.float() / 255 - 0.5) / 0.25 if x.dtype == torch.uint8 else x
-        self.model = job.network()
-        for module in self.model.modules():
-            if isinstance(module, TrimmedConv2d):  # plain PyTorch convolves with all taps
-                module.__class__ = nn.Conv2d  # type: ignore[assignment]
+        self.x, self.y = job.floats(job.asked)
+        self.model = job.plain_network()
         if channels_last and len(job.shape) == 3:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.x = self.x.contiguous(memory_format=torch.channels_last)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cflag.models import MODELS
-from cflag.models.layers import ModelOptions
+from cflag.models.layers import ModelOptions, TrimmedConv2d
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,19 @@ class Job:
         torch.manual_seed(0)
         model: nn.Module = MODELS.get(self.model)(self.shape, CLASSES, self.options)
         return model
+
+    def plain_network(self) -> nn.Module:
+        """Return the model as plain PyTorch has it: its convolutions use all taps."""
+        model = self.network()
+        for module in model.modules():
+            if isinstance(module, TrimmedConv2d):
+                module.__class__ = nn.Conv2d  # type: ignore[assignment]
+        return model
+
+    def floats(self, clients: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the data normalised once and for all, which is what others train on."""
+        x, y = self.data(clients)
+        return ((x.float() / 255 - 0.5) / 0.25 if x.dtype == torch.uint8 else x), y
 
     def data(self, clients: int | None = None) -> tuple[Tensor, Tensor]:
         """Return images as bytes (features as floats) and labels for so many clients, all by default."""

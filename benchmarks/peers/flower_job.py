@@ -13,12 +13,11 @@ import time
 from functools import cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.contest import Turns, tree_peak_mb
 from benchmarks.jobs import BATCH, JOBS, Job
-from cflag.models.layers import TrimmedConv2d
 
 # Flower and Ray look at these when they are imported.
 os.environ |= {
@@ -42,9 +41,8 @@ class Trainer:
     def __init__(self, job: Job) -> None:
         torch.set_num_threads(1)
         self.job = job
-        x, self.y = job.data()
-        self.x = (x.float() / 255 - 0.5) / 0.25 if x.dtype == torch.uint8 else x
-        self.model = network(job)
+        self.x, self.y = job.floats()
+        self.model = job.plain_network()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
 
     def train(self, number: int) -> None:
@@ -55,15 +53,6 @@ class Trainer:
                 self.optimizer.zero_grad()
                 F.cross_entropy(self.model(self.x[batch]), self.y[batch]).backward()
                 self.optimizer.step()
-
-
-def network(job: Job) -> nn.Module:
-    """Return the job's model."""
-    model = job.network()
-    for module in model.modules():
-        if isinstance(module, TrimmedConv2d):  # plain PyTorch convolves with all taps
-            module.__class__ = nn.Conv2d
-    return model
 
 
 @cache
@@ -91,7 +80,7 @@ class Server:
     def __init__(self, job: Job, grid: Grid) -> None:
         self.job, self.grid = job, grid
         self.config = ConfigRecord({"job": job.name})
-        self.model = network(job).state_dict()
+        self.model = job.plain_network().state_dict()
         while len(nodes := list(grid.get_node_ids())) < job.clients:  # they appear one by one
             time.sleep(0.01)
         self.nodes = nodes
