@@ -282,6 +282,27 @@ def test_direction_by_hand(lab: Lab, made: Samples) -> None:
     torch.testing.assert_close(both, torch.cat([g.reshape(-1) for g in expected]), rtol=1e-3, atol=1e-5)
 
 
+def test_with_a_head_a_task_the_distillation_is_their_mean() -> None:
+    """Three tasks, two old heads: ∇ of ½ Σ_heads T² KL, so that it does not grow with every task."""
+    lab = Lab(rounds=1, tasks=3, scenario="task")
+    few = lab.made(**TINY)[0][:8]
+    directions = []
+    for strength in (1e-9, 3.0):
+        client = lab.client(shift=0.02)
+        rng = np.random.default_rng(0)
+        directions.append(lab.method(strength=strength).direction(client, client.data[:8], past=few, rng=rng))
+    assert few.logits is not None
+    kept = torch.zeros(())
+    for task in lab.experiment.benchmark.tasks[:2]:
+        old = sorted(task.classes)
+        q = (lab.learner.model((few.x.float() / 255 - 0.3043) / 0.3761)[:, old] / 2).log_softmax(1)
+        p = (few.logits[:, old] / 2).softmax(1)
+        kept = kept + 4 * (p * (p.log() - q)).sum() / 8
+    grads = torch.autograd.grad(kept / 2, list(lab.learner.model.parameters()))
+    expected = 3.0 * torch.cat([g.reshape(-1) for g in grads])
+    torch.testing.assert_close(directions[1] - directions[0], expected, rtol=1e-3, atol=1e-6)
+
+
 def test_distillation_pulls_only_once_the_model_has_moved(lab: Lab, made: Samples) -> None:
     pulls = {}
     for shift in (0.0, 0.05):
