@@ -44,6 +44,9 @@ class Job:
     def network(self) -> nn.Module:
         """Return the model, the same for everybody."""
         torch.manual_seed(0)
+        if self.model == "custom":  # MLP 64-64-10: one hidden layer less than cflag's own
+            width = self.shape[0]
+            return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, CLASSES))
         model: nn.Module = MODELS.get(self.model)(self.shape, CLASSES, self.options)
         return model
 
@@ -84,13 +87,13 @@ class Job:
 BATCH, CLASSES = 32, 10
 IMAGE, DIGIT = (3, 32, 32), (64,)
 CNN = ModelOptions(width=36, norm="none")
-MLP = ModelOptions(width=64)
+MLP = ModelOptions()
 RESNET = ModelOptions(norm="batch", stem="7x7")
 
 _FEDAVG = [
     Job("J", "5 clients x 2,000 images, CNN of 0.24 M parameters", 5, 2000, IMAGE, "cnn", CNN),
     Job("J2", "100 clients x 100 images, the same CNN", 100, 100, IMAGE, "cnn", CNN),
-    Job("J3", "5 clients x 288 digits, MLP, 5 epochs", 5, 288, DIGIT, "mlp", MLP, epochs=5, repeats=25),
+    Job("J3", "5 clients x 288 digits, MLP 64-64-10, 5 epochs", 5, 288, DIGIT, "custom", MLP, epochs=5, repeats=25),
     Job("R", "5 clients x 500 images, ResNet-18 with a 7x7 stem", 5, 500, IMAGE, "resnet18", RESNET),
 ]
 _CFLAG = [
@@ -98,10 +101,10 @@ _CFLAG = [
         "J-cflag", "J with delayed gradients, memory, adaptive rates", 5, 2000, IMAGE, "cnn", CNN, 1, 0, "cflag", 200, 3
     ),
     Job("J2-cflag", "J2, the same", 100, 100, IMAGE, "cnn", CNN, 1, 0, "cflag", 20),
-    Job("J3-cflag", "J3, the same", 5, 288, DIGIT, "mlp", MLP, 5, 0, "cflag", 200, 15),
+    Job("J3-cflag", "J3, the same", 5, 288, DIGIT, "custom", MLP, 5, 0, "cflag", 200, 15),
 ]
 _SCALE = [
-    Job(f"S-{clients}-{cohort}", f"{cohort} of {clients:,} clients x 50 samples, MLP", clients, 50, DIGIT, "mlp", MLP,
+    Job(f"S-{clients}-{cohort}", f"{cohort} of {clients:,} clients x 50 samples", clients, 50, DIGIT, "custom", MLP,
         cohort=cohort, repeats=15)
     for clients, cohort in ((1000, 10), (1000, 100), (10000, 100), (10000, 1000))
 ]  # fmt: skip

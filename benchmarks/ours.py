@@ -24,11 +24,17 @@ def source(job: Job) -> Source:
     return Source.from_tensors((x, y), (x[few], y[few]))
 
 
+def open_experiment(job: Job, data: Source) -> Experiment:
+    """Return the job as an experiment of ours."""
+    model = job.network() if job.model == "custom" else None
+    return Experiment(resolve(merge({}, flatten(job.settings()))), data, model)
+
+
 def main(name: str) -> None:
     """Bring the job to the task that is timed, then serve."""
     job = {**JOBS, **SPREAD}[name]
     data, started = source(job), time.perf_counter()
-    experiment = Experiment(resolve(merge({}, flatten(job.settings()))), data)
+    experiment = open_experiment(job, data)
     opened = time.perf_counter() - started
     method, server = experiment.method, experiment.server()
     with one_thread():

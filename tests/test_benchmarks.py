@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from benchmarks.bare import Loop
 from benchmarks.jobs import BATCH, JOBS
-from benchmarks.ours import source
+from benchmarks.ours import open_experiment, source
 from benchmarks.run import markdown
 
-from cflag.config import merge, resolve
 from cflag.engines.local import LocalEngine
-from cflag.experiment import Experiment, flatten
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize("name", ["J3", "J3-cflag", "S-1000-10"])
 def test_both_sides_evaluate_the_same_number_of_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job = JOBS[name]
-    experiment = Experiment(resolve(merge({}, flatten(job.settings()))), source(job))
+    experiment = open_experiment(job, source(job))
     engine, server = LocalEngine(experiment.host(), 1), experiment.server()
     server.sizes = experiment.sizes(0)
     if job.method == "cflag":

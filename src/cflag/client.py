@@ -85,11 +85,12 @@ class Client:
 
     def value_and_grad(self, samples: Samples, loss: Loss | None = None) -> tuple[float, Tensor]:
         """Return the mean loss (or another one) on samples and its flat gradient at `params`, counted as cost."""
-        old = int(np.count_nonzero(samples.task.numpy() != self.task))
+        count = len(samples)
+        old = count - samples.of_task.get(self.occasion.task, 0)
         self.cost.memory += old
-        self.cost.current += len(samples) - old
+        self.cost.current += count - old
         value, gradient = self._learner.value_and_grad(samples, loss)
-        self._losses.append(("memory_loss" if old == len(samples) else "loss", value, len(samples)))
+        self._losses.append(("memory_loss" if old == count else "loss", value, count))
         return value, gradient
 
     def replay(self, count: int) -> Samples | None:

@@ -74,10 +74,10 @@ class Learner:
         for name, tensors in (("parameters", self._parameters), ("floating-point buffers", buffers)):
             if len({t.dtype for t in tensors}) > 1:
                 raise UserError(f"the model's {name} must all have one dtype")
-        self._dense = DenseNet.of(model) if loss is None else None
         self.params = _flatten(self._parameters, device, channels_last)
         # Batch-norm statistics: averaged like parameters, but no gradient and no inner product sees them.
         self.buffers = _flatten(buffers, device, channels_last)
+        self._dense = DenseNet.of(model) if loss is None else None
 
     def _input(self, x: Tensor) -> Tensor:
         """Turn raw samples into the model's inputs, in its own precision."""

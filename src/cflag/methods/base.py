@@ -133,11 +133,11 @@ class FedAvg(Method):
 
     def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
         """E steps along `direction` from the global model."""
-        start = client.params.clone()
-        optimiser = make_optimiser(self.local.optimizer)
+        x, lr, optimiser = client.params, self.settings.lr, make_optimiser(self.local.optimizer)
+        start = x.clone()
         for batch in islice(self.batches(client), steps):
-            client.params -= self.settings.lr * optimiser(self.direction(client, batch, **sent))
-        return {"delta": start - client.params, "buffers": client.buffers}
+            x -= lr * optimiser(self.direction(client, batch, **sent))
+        return {"delta": start - x, "buffers": client.buffers}
 
     def batches(self, client: Client) -> Iterator[Samples]:
         """Yield the client's mini-batches, pass after pass, each in a new order."""

@@ -134,18 +134,18 @@ class CFlag(Method):
         self, client: Client, steps: int, beta: float, g: Tensor | None = None, m: Tensor | None = None
     ) -> Answer:
         """Lines 5-10: E steps x ← x − β (g − g_i + v); then Δ_i = α_i m + β_i (E (g − g_i) + a_i)."""
-        components, at_start = self.components(client), None
-        x_t, a, correction = client.params.clone(), torch.zeros_like(client.params), torch.zeros_like(client.params)
+        components, at_start, x = self.components(client), None, client.params
+        x_t, a, correction = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
         if g is not None:
             at_start = client.recall("start", lambda: self.at_start(components))
             correction = self.settings.drift * (g - components.mean(at_start))
         optimiser = make_optimiser(self.local.optimizer)
         for v in islice(self.estimates(components, at_start), steps):
-            client.params -= beta * optimiser(correction + v)
+            x -= beta * optimiser(correction + v)
             a += v
         drift = steps * correction
         if self.local.optimizer != "sgd":  # the displacement rule: β a_i is what the steps came to, drift and all
-            a, drift = (x_t - client.params) / beta, torch.zeros_like(a)
+            a, drift = (x_t - x) / beta, torch.zeros_like(a)
         return self.adapt_rates(client, m, a, drift, self.rate_rule(steps, beta))
 
     def adapt_rates(self, client: Client, m: Tensor | None, a: Tensor, drift: Tensor, rule: RateRule) -> Answer:

@@ -28,6 +28,7 @@ class RunFolder:
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoint"
+        self._client_files: set[str] | None = None
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
@@ -83,9 +84,11 @@ class RunFolder:
         """Replace the checkpoint in one step, then drop client files it no longer names."""
         save_state(self.checkpoints / "server.safetensors", state)
         named = set(state["clients"].values())
-        for file in self.checkpoints.glob("client-*"):
-            if file.name not in named:
-                file.unlink()
+        if self._client_files is None:  # once: what a run that was killed may have left
+            self._client_files = {file.name for file in self.checkpoints.glob("client-*")}
+        for name in self._client_files - named:
+            (self.checkpoints / name).unlink()
+        self._client_files = named
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """Return the last checkpoint and cut the metrics back to it; None where no round was finished."""
