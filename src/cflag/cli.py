@@ -94,6 +94,21 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument("--out", type=Path, required=True, metavar="DIR", help="repeat the command to go on")
     tune.set_defaults(command=_tune)
 
+    theory = commands.add_parser(
+        "theory",
+        help="check the paper's statements on problems with known constants",
+        description="Run C-FLAG on problems whose constants are known and check every statement, round by round.",
+    )
+    theory.add_argument("--problem", metavar="NAME", help="quadratic, logistic, multinomial, nonconvex, sigmoid or "
+                        "tanh (default: all)")  # fmt: skip
+    theory.add_argument("--rounds", metavar="T,T,...", help="lengths of the runs that measure the rate "
+                        "(default: 10,20,40,80)")  # fmt: skip
+    theory.add_argument("--seed", type=int, default=0, metavar="N", help="draws the problems (default: 0)")
+    theory.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
+    theory.add_argument("--out", type=Path, metavar="DIR", help="folder for the figures; must be new "
+                        "(default: runs/theory)")  # fmt: skip
+    theory.set_defaults(command=_theory)
+
     listing = commands.add_parser("list", help="what there is to choose from")
     listing.add_argument("kind", choices=KINDS)
     listing.set_defaults(command=_list)
@@ -231,6 +246,36 @@ def _tune(args: argparse.Namespace) -> None:
     console.print(f"use it: cflag compare {args.preset} --tuned {path} ...", highlight=False, soft_wrap=True)
 
 
+def _theory(args: argparse.Namespace) -> None:
+    from cflag.results.display import PatientConsole
+
+    console = PatientConsole()
+    with console.status("loading torch"):
+        from cflag.experiment import new_folder
+        from cflag.files import write_json
+        from cflag.results.folder import refuse_existing
+        from cflag.theory import lab
+        from cflag.theory.display import Ticker, show
+        from cflag.theory.figures import write_figures
+        from cflag.theory.problems import problem_names
+    names = [args.problem] if args.problem else problem_names()
+    horizons = [_rounds(text) for text in _names("--rounds", args.rounds)] if args.rounds else lab.HORIZONS
+    folder = args.out or new_folder("theory")
+    refuse_existing(folder)
+    with Ticker(console, len(names) * lab.rounds_of(lab.ROUNDS, horizons)) as ticker:
+        report = lab.report(names, args.seed, horizons=horizons, tick=ticker.advance)
+    folder.mkdir(parents=True, exist_ok=True)
+    show(console, report)
+    for path in write_figures(report, folder):
+        console.print(str(path), highlight=False, soft_wrap=True)
+    if args.json:
+        write_json(args.json, report.to_dict())
+        console.print(str(args.json), highlight=False, soft_wrap=True)
+    failed = [v.statement.name for v in report.verdicts if v.failures]
+    if failed:
+        raise CflagError(f"false where its assumptions hold: {'; '.join(failed)}")
+
+
 def _refuse_with_resume(args: argparse.Namespace) -> None:
     given = {"PRESET": args.preset, "--set": args.set, "--out": args.out, "--seeds": args.seeds}
     given |= {"--methods": args.methods}
@@ -287,6 +332,12 @@ def _names(option: str, text: str) -> list[str]:
 def _seed(text: str) -> int:
     if not text.strip().isdecimal():
         raise UserError(f"--seeds: '{text}' is not a whole number")
+    return int(text)
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal():
+        raise UserError(f"--rounds: '{text}' is not a whole number")
     return int(text)
 
 

@@ -17,6 +17,7 @@ from cflag.data.samples import Samples
 if TYPE_CHECKING:
     from cflag.client import Client
     from cflag.learning.learner import Loss
+    from cflag.learning.smoothness import PathSmoothness
     from cflag.learning.tables import GradientTable
 
 
@@ -79,15 +80,21 @@ class Components:
         return self.mean(self.gradient(j) for j in range(len(self)))
 
 
-def delayed(components: Components, table: GradientTable, order: Iterator[int]) -> Iterator[Tensor]:
+def delayed(
+    components: Components, table: GradientTable, order: Iterator[int], seen: PathSmoothness | None = None
+) -> Iterator[Tensor]:
     """The incrementally aggregated gradient, Eq. (5): mean over j of ∇g_{i,j} where j was last visited (τ_{k,j}).
 
-    At k = 0 every component stands at x_t; each later step visits one. The table is used up.
+    At k = 0 every component stands at x_t; each later step visits one. The table is used up; how much its rows change
+    tells the smoothness along the path for free.
     """
     v = components.mean(table)
     yield v
     for j in order:
-        v.add_(table.replace(j, components.gradient(j)), alpha=components.weights[j])
+        change = table.replace(j, components.gradient(j))
+        if seen is not None:
+            seen.note(j, change, components.client.params)
+        v.add_(change, alpha=components.weights[j])
         yield v
 
 

@@ -22,6 +22,7 @@ from cflag.errors import UserError
 from cflag.learning.estimators import Components, delayed, minibatch
 from cflag.learning.optimisers import make_optimiser
 from cflag.learning.rates import Overlap, RateRule, Rates, forgetting_term
+from cflag.learning.smoothness import TINY, PathSmoothness, from_shares, probe, share_of
 from cflag.learning.tables import GradientTable
 from cflag.methods.base import Method, Space
 from cflag.server import Server
@@ -57,8 +58,11 @@ class CFlagSettings:
     class-incremental scenario only: in the task-incremental one they are the same."""
     weights: Literal["current", "memory"] = "current"
     """Whose share a memory gradient has in m: p_i of the current task as in the paper, or of all memory samples."""
-    smoothness: float = 5.0
-    """L, which the paper sets to 5 by hand."""
+    smoothness: float | Literal["auto"] = 5.0
+    """L, which the paper sets to 5 by hand. "auto" estimates it on the way, for estimator = "iag": then α = 1/(2L),
+    which is 1/(L(1+m)) with m = 1, and β is at most 1/(12LE) (learning/smoothness.py)."""
+    smoothness_over: Literal["max", "mean"] = "max"
+    """What the clients' estimates are put together as."""
     alpha_cap: float | Literal["paper", "none"] = "paper"
     """Upper bound of α_i; "paper" is 2/(L(1+m)) with m = 1, the constraint of the problem it solves."""
     beta_cap: float | Literal["paper", "none"] = "none"
@@ -74,6 +78,10 @@ class CFlagSettings:
                 raise UserError(f"cflag.{name} = {value} must be positive")
         if not 0 <= self.drift <= 1:
             raise UserError(f"cflag.drift = {self.drift} must lie between 0 and 1")
+        if self.smoothness == "auto":
+            if self.estimator != "iag":
+                raise UserError("cflag.smoothness = 'auto' reads the gradient table: it needs cflag.estimator = 'iag'")
+            return  # the rates follow from L, and keep to its limits
         if self.adapt in ("average", "worst") and self.alpha > self.caps(1)[0]:
             raise UserError(
                 f"cflag.alpha = {self.alpha} is above alpha_cap = {self.caps(1)[0]:g}; lower one or raise the other"
@@ -83,15 +91,14 @@ class CFlagSettings:
 
     def check_transference(self) -> None:
         """β* = (1 − Lα) Λ / ... is a step backwards unless Lα < 1."""
-        if self.smoothness * self.alpha >= 1:
-            raise UserError(
-                f"the transference rule needs cflag.alpha < 1/smoothness = {1 / self.smoothness:g}; "
-                f"alpha = {self.alpha}"
-            )
+        L = float(self.smoothness)
+        if L * self.alpha >= 1:
+            raise UserError(f"the transference rule needs cflag.alpha < 1/smoothness = {1 / L:g}; alpha = {self.alpha}")
 
-    def caps(self, steps: int) -> tuple[float, float]:
-        """Return the upper bounds of α_i and β_i for E local steps."""
-        paper = (1 / self.smoothness, 1 / (4 * self.smoothness * steps))
+    def caps(self, steps: int, L: float | None = None) -> tuple[float, float]:
+        """Return the upper bounds of α_i and β_i for E local steps, and an estimated L where there is one."""
+        L = float(self.smoothness) if L is None else L
+        paper = (1 / L, 1 / (4 * L * steps))
         caps = zip((self.alpha_cap, self.beta_cap), paper, strict=True)
         alpha_cap, beta_cap = (p if cap == "paper" else inf if cap == "none" else cap for cap, p in caps)
         return alpha_cap, beta_cap
@@ -105,14 +112,22 @@ class CFlag(Method):
     space: ClassVar[Space] = {"alpha": (0.05, 0.2), "beta": (0.05, 0.3)}
     settings: CFlagSettings
 
+    def begin_task(self, server: Server) -> Conversation:
+        """With smoothness = "auto": a first estimate of L, for the first round."""
+        if self.settings.smoothness == "auto":
+            server.state.pop("smoothness", None)
+            self.learn_smoothness(server, (yield Ask(self.probe)))
+
     def round(self, server: Server) -> Conversation:
         """Algorithm 1, one round."""
-        steps, beta = self.steps(server), self.beta(server)
+        steps, L = self.steps(server), server.state.get("smoothness")
+        beta = self.beta(server, steps)
         mean = yield Ask(self.gradients)  # lines 2-3
         g, m = mean.get("g"), mean.m / mean.factor if "m" in mean else None
-        mean = yield Ask(self.local_steps, g=g, m=m, steps=steps, beta=beta)  # lines 4-11
-        server.params -= mean.delta if m is None else self.server_step(server, mean, m, self.rate_rule(steps, beta))
+        mean = yield Ask(self.local_steps, g=g, m=m, steps=steps, beta=beta, L=L)  # lines 4-11
+        server.params -= mean.delta if m is None else self.server_step(server, mean, m, self.rate_rule(steps, beta, L))
         server.buffers = mean.buffers  # line 12
+        self.learn_smoothness(server, mean)
 
     # On a client ------------------------------------------------------------------------------------------------------
 
@@ -131,7 +146,13 @@ class CFlag(Method):
         return answer
 
     def local_steps(
-        self, client: Client, steps: int, beta: float, g: Tensor | None = None, m: Tensor | None = None
+        self,
+        client: Client,
+        steps: int,
+        beta: float,
+        g: Tensor | None = None,
+        m: Tensor | None = None,
+        L: float | None = None,
     ) -> Answer:
         """Lines 5-10: E steps x ← x − β (g − g_i + v); then Δ_i = α_i m + β_i (E (g − g_i) + a_i)."""
         components, at_start, x = self.components(client), None, client.params
@@ -139,14 +160,15 @@ class CFlag(Method):
         if g is not None:
             at_start = client.recall("start", lambda: self.at_start(components))
             correction = self.settings.drift * (g - components.mean(at_start))
-        optimiser = make_optimiser(self.local.optimizer)
-        for v in islice(self.estimates(components, at_start), steps):
+        optimiser, seen = make_optimiser(self.local.optimizer), PathSmoothness(x_t) if L is not None else None
+        for v in islice(self.estimates(components, at_start, seen), steps):
             x -= beta * optimiser(correction + v)
             a += v
         drift = steps * correction
         if self.local.optimizer != "sgd":  # the displacement rule: β a_i is what the steps came to, drift and all
             a, drift = (x_t - x) / beta, torch.zeros_like(a)
-        return self.adapt_rates(client, m, a, drift, self.rate_rule(steps, beta))
+        answer = self.adapt_rates(client, m, a, drift, self.rate_rule(steps, beta, L))
+        return answer if seen is None else {**answer, "smoothness": self.estimate(client, seen.largest)}
 
     def adapt_rates(self, client: Client, m: Tensor | None, a: Tensor, drift: Tensor, rule: RateRule) -> Answer:
         """AdapLR (Algorithm 2): the client's own rates α_i and β_i, and Δ_i with them."""
@@ -173,12 +195,22 @@ class CFlag(Method):
         """At x_t: the table of component gradients for the delayed estimator, or just their mean g_i."""
         return components.table() if self.settings.estimator == "iag" else components.full()
 
-    def estimates(self, components: Components, at_start: GradientTable | Tensor | None) -> Iterator[Tensor]:
+    def estimates(
+        self, components: Components, at_start: GradientTable | Tensor | None, seen: PathSmoothness | None
+    ) -> Iterator[Tensor]:
         """v_{i,0}, v_{i,1}, ...: the chosen estimator along the local path."""
         order = components.visits()
         if isinstance(at_start, GradientTable):
-            return delayed(components, at_start, order)
+            return delayed(components, at_start, order, seen)
         return minibatch(components, order)
+
+    def probe(self, client: Client) -> Answer:
+        """Estimate L before the first step."""
+        return {"smoothness": self.estimate(client, probe(self.components(client)))}
+
+    def estimate(self, client: Client, L_i: float) -> float:
+        """What a client's own L_i contributes to the mean over clients, or to their maximum."""
+        return share_of(L_i, client.share, self.settings.smoothness_over)
 
     # On the server ----------------------------------------------------------------------------------------------------
 
@@ -209,18 +241,27 @@ class CFlag(Method):
 
     # On both ----------------------------------------------------------------------------------------------------------
 
-    def beta(self, server: Server) -> float:
-        """β, constant or c/√T."""
-        s = self.settings
-        return s.beta / sqrt(server.rounds) if s.rate == "diminishing" else s.beta
+    def beta(self, server: Server, steps: int) -> float:
+        """β, constant or c/√T; with an estimated L at most 1/(12LE), which the lemma on the gradient error needs."""
+        s, L = self.settings, server.state.get("smoothness")
+        beta = s.beta / sqrt(server.rounds) if s.rate == "diminishing" else s.beta
+        return beta if L is None else min(beta, 1 / (12 * L * steps))
+
+    def learn_smoothness(self, server: Server, mean: Mean) -> None:
+        """The safeguard: L is twice what was seen, and never falls within a task."""
+        if "smoothness" in mean:
+            seen = from_shares(mean.smoothness, self.settings.smoothness_over)
+            server.state["smoothness"] = max(2 * seen, server.state.get("smoothness", TINY))
+            server.remark(smoothness=server.state["smoothness"])
 
     def memory_direction(self, m: Tensor) -> Tensor:
         """q: the memory step's direction after an optimiser of its own, fresh as the local ones; m for SGD."""
         return make_optimiser(self.local.optimizer)(m)
 
-    def rate_rule(self, steps: int, beta: float) -> RateRule:
+    def rate_rule(self, steps: int, beta: float, L: float | None = None) -> RateRule:
         """How clients adapt their rates; with adaptation off, or left to the server, no rule acts."""
         s = self.settings
+        alpha, smoothness = (s.alpha, float(s.smoothness)) if L is None else (1 / (2 * L), L)
         chosen = {"interference", "transference"} if s.rules == "both" else {s.rules}
         rules = chosen if s.adapt in ("average", "worst") else set()
-        return RateRule(s.smoothness, s.alpha, beta, *s.caps(steps), frozenset(rules))
+        return RateRule(smoothness, alpha, beta, *s.caps(steps, L), frozenset(rules))

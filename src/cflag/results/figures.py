@@ -39,21 +39,29 @@ def save(figure: Figure, path: Path) -> list[Path]:
     return paths
 
 
-def _axes(width: float = 6.0, height: float = 3.6) -> tuple[Figure, Axes]:
+def new_axes(width: float = 6.0, height: float = 3.6) -> tuple[Figure, Axes]:
+    """Return an empty figure in the project's style."""
+    figure, panels = new_panels(1, 1, width, height)
+    return figure, panels[0]
+
+
+def new_panels(rows: int, columns: int, width: float = 5.0, height: float = 3.6) -> tuple[Figure, list[Axes]]:
+    """Return a figure with several panels, each of this size."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color=GRID)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=INK)
-    return figure, axes
+    figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
+    panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color=GRID)
+        axes.set_axisbelow(True)
+        axes.tick_params(colors=INK)
+    return figure, panels
 
 
 def draw_accuracy(results: Sequence[Result]) -> Figure:
     """Mean accuracy over the tasks learned so far, after each task; a line a method, a band over its seeds."""
-    figure, axes = _axes()
+    figure, axes = new_axes()
     for k, method in enumerate(dict.fromkeys(r.method for r in results)):
         runs = [r.accuracy_matrix for r in results if r.method == method]
         seen = [[100 * fmean(row[: i + 1]) for i, row in enumerate(matrix)] for matrix in runs]
@@ -72,7 +80,7 @@ def draw_matrix(result: Result) -> Figure:
     """The accuracy matrix as a heat map; tasks not yet learned are faint."""
     rows = result.accuracy_matrix
     size = len(rows)
-    figure, axes = _axes(1.6 + 0.62 * size, 1.4 + 0.55 * size)
+    figure, axes = new_axes(1.6 + 0.62 * size, 1.4 + 0.55 * size)
     axes.grid(False)
     axes.spines[:].set_visible(False)
     learned = [[1.0 if j <= i else 0.35 for j in range(size)] for i in range(size)]
@@ -92,7 +100,7 @@ def draw_matrix(result: Result) -> Figure:
 
 def draw_gamma(result: Result) -> Figure:
     """The forgetting term Γ(t) over rounds, with the task boundaries."""
-    figure, axes = _axes()
+    figure, axes = new_axes()
     records: list[dict[str, Any]] = result.metrics
     points = [(t, r["gamma"]) for t, r in enumerate(records, 1) if r.get("gamma") is not None]
     for t, record in enumerate(records, 1):

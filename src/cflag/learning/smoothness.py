@@ -1,0 +1,67 @@
+"""L without guessing: the smoothness of a client's losses along its own path, and the largest of all clients.
+
+Everything a server gets is a weighted mean, Σ p_i of what clients send. A maximum can be had as one all the same: if
+each sends L_i^q / p_i, the mean is Σ L_i^q, and its q-th root lies between the maximum and N^(1/q) times it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from cflag.learning.estimators import Components
+
+POWER = 16
+"""q: with 5 clients the maximum is met within 11 %, with 100 within 34 %, always from above."""
+
+TINY = 1e-12
+"""L where nothing was seen to change: rates stay finite."""
+
+STEP = 1e-3
+"""The length of a probing step, as a part of the parameters' own."""
+
+
+class PathSmoothness:
+    """The largest ‖∇g_j(x) − ∇g_j(x_t)‖ / ‖x − x_t‖ over components when they are first visited in a round."""
+
+    def __init__(self, start: Tensor) -> None:
+        self.start = start.clone()
+        self.largest = 0.0
+        self._visited: set[int] = set()
+
+    def note(self, component: int, change: Tensor, x: Tensor) -> None:
+        """Take note of how much a component's gradient changed; on later visits it changed since another point."""
+        if component in self._visited:
+            return
+        self._visited.add(component)
+        distance = float((x - self.start).norm())
+        if distance > 0:
+            self.largest = max(self.largest, float(change.norm()) / distance)
+
+
+def probe(components: Components) -> float:
+    """Take a little step along −∇g_i, and see by how much the gradients of the components and the memory change."""
+    client = components.client
+    x, seen, table = client.params, PathSmoothness(client.params), components.table()
+    drawn = client.memory.draw(client.rng("memory"))
+    remembered = None if drawn is None else client.value_and_grad(drawn)[1]
+    gradient = components.mean(table)
+    x -= STEP * max(float(x.norm()), 1.0) * gradient / gradient.norm().clamp(min=torch.finfo(x.dtype).tiny)
+    for j in range(len(components)):
+        seen.note(j, table.replace(j, components.gradient(j)), x)
+    if drawn is not None and remembered is not None:
+        seen.note(-1, client.value_and_grad(drawn)[1] - remembered, x)
+    return seen.largest
+
+
+def share_of(value: float, share: float, over: str) -> float:
+    """Return what a client with weight p_i sends, so that the mean over clients tells their mean or maximum."""
+    return value if over == "mean" else value**POWER / share
+
+
+def from_shares(mean: float, over: str) -> float:
+    """Return the clients' mean or maximum from the mean of what they sent."""
+    return mean if over == "mean" else mean ** (1 / POWER)

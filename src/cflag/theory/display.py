@@ -1,0 +1,103 @@
+"""The laboratory's report in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from cflag.theory.lab import Report
+
+
+class Ticker:
+    """A bar over the rounds of all runs; nothing where there is no terminal."""
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed}/{task.total} rounds"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            expand=True,
+            disable=not console.is_terminal,
+        )
+        self.bar = self.progress.add_task("", total=rounds)
+
+    def __enter__(self) -> Ticker:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def advance(self, rounds: int, problem: str) -> None:
+        """Some rounds are done."""
+        self.progress.update(self.bar, advance=rounds, description=problem)
+
+
+def show(console: Console, report: Report) -> None:
+    """Print what holds, what was printed and does not, and each problem's constants and rates."""
+    console.print(_statements(report))
+    console.print(_findings(report))
+    console.print(_problems(report))
+
+
+def _table(title: str, *columns: tuple[str, bool]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name, number in columns:
+        table.add_column(name, justify="right" if number else "left")
+    return table
+
+
+def _statements(report: Report) -> Table:
+    table = _table(
+        "Statements, checked wherever their assumptions are met",
+        ("statement", False), ("assumes", False), ("checked", True), ("worst", True), ("verdict", False),
+    )  # fmt: skip
+    for v in report.verdicts:
+        worst = f"{v.worst:.3f}" if isfinite(v.worst) else "-"
+        word = f"[bold red]{v.word}[/]" if v.failures else v.word
+        table.add_row(v.statement.name, v.statement.assumes, f"{v.checked}/{v.instances}", worst, word)
+    table.caption = "worst: largest left over right side, - where that is 0 or negative; †: rates do not adapt"
+    table.caption_justify = "left"
+    return table
+
+
+def _findings(report: Report) -> Table:
+    table = _table(
+        "Printed statements that a counter-example refutes (docs/paper-notes.md)",
+        ("printed", False), ("left", True), ("right", True), ("", False), ("holds instead", False),
+    )  # fmt: skip
+    for finding, check in report.refuted:
+        word = "[bold red]holds?[/]" if check.holds else "false"
+        table.add_row(finding.name, f"{check.left:.4f}", f"{check.right:.4f}", word, finding.instead)
+    return table
+
+
+def _problems(report: Report) -> Table:
+    table = _table(
+        "Problems",
+        ("problem", False), ("L", True), ("L est.", True), ("hetero.", True), ("m", True), ("r", True),
+        ("slope, const. β", True), ("c/√T", True),
+    )  # fmt: skip
+    for inv in report.investigations:
+        plain, rates = inv.runs["plain"], inv.rates
+        table.add_row(
+            inv.problem.name,
+            f"{inv.problem.smoothness:.2f}",
+            f"{inv.estimated:.2f}",
+            f"{inv.problem.heterogeneity(plain[0].x):.3f}",
+            f"{max(t.m_ratio for t in plain):.2f}",
+            f"{max(t.r_ratio for t in plain):.2f}",
+            f"{rates.slope(rates.constant):.2f}",
+            f"{rates.slope(rates.diminishing):.2f}",
+        )
+    table.caption = 'L est.: what smoothness = "auto" took it for; slopes of min ‖∇f‖² on log-log paper, paper: −0.5'
+    table.caption_justify = "left"
+    return table

@@ -1,0 +1,205 @@
+"""The laboratory: run C-FLAG on each problem in several ways, and judge every statement on what was seen."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, log, sqrt
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+
+from cflag.errors import UserError
+from cflag.safety import cores, one_thread
+from cflag.theory.findings import FINDINGS, Finding
+from cflag.theory.problems import Problem, check_name, make_problem
+from cflag.theory.statements import STATEMENTS, Check, Verdict, judge, rate_bound, total
+from cflag.theory.trajectory import Plan, Trajectory, follow, square
+
+STEPS = 5
+"""E in all runs."""
+
+ROUNDS = 20
+"""Rounds of the runs that statements are checked on."""
+
+HORIZONS = (10, 20, 40, 80)
+"""The T for which the rate of convergence is measured."""
+
+Tick = Callable[[int, str], None]
+"""Told how many rounds were done, and on which problem."""
+
+
+@dataclass(frozen=True)
+class RateStudy:
+    """min_t ‖∇f‖² against T, with constant β and with β = c/√T, and Theorem 5's right side for the latter."""
+
+    horizons: tuple[int, ...]
+    constant: tuple[float, ...]
+    diminishing: tuple[float, ...]
+    bound: tuple[float, ...]
+
+    def slope(self, values: Sequence[float]) -> float:
+        """Return the slope of a line through the points on log-log paper (least squares)."""
+        xs, ys = [log(T) for T in self.horizons], [log(max(v, 1e-300)) for v in values]
+        mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+        return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / sum(
+            (x - mean_x) ** 2 for x in xs
+        )
+
+
+@dataclass(frozen=True)
+class Investigation:
+    """All that was found out about one problem."""
+
+    problem: Problem
+    runs: Mapping[str, Trajectory]
+    rates: RateStudy
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def estimated(self) -> float:
+        """The L that `smoothness = "auto"` ended with."""
+        return self.runs["auto"][-1].at.smoothness
+
+
+def plans(L: float, rounds: int, seed: int) -> dict[str, Plan]:
+    """Return the runs that together meet every statement's assumptions."""
+    largest = 1 / (12 * L * STEPS)
+    common: dict[str, Any] = {"steps": STEPS, "seed": seed}
+    return {
+        "plain": Plan(rounds, 1 / (2 * L), largest, **common),
+        "equal": Plan(rounds, 1 / (30 * L * STEPS), 1 / (30 * L * STEPS), **common),
+        "constant": Plan(rounds, 1 / (2 * L), 1 / (60 * L * STEPS), **common),
+        "fixed": Plan(rounds, largest, largest, **common),
+        "average": Plan(rounds, largest, largest, adapt="average", **common),
+        "worst": Plan(rounds, largest, largest, adapt="worst", **common),
+        "server": Plan(rounds, largest, largest, adapt="server", **common),
+        "auto": Plan(rounds, 1.0, 1e9, smoothness="auto", **common),
+    }
+
+
+def study_plans(problem: Problem, horizons: Sequence[int], seed: int) -> list[Plan]:
+    """Return the runs behind the rate: one for each T with β = c/√T, and one with the largest constant β.
+
+    The memory holds all the past: with a biased one, ‖∇f‖ need not vanish, however long the run.
+    """
+    L, whole = problem.smoothness, max(map(len, problem.past))
+    largest = 1 / (12 * L * STEPS)
+    c = largest * sqrt(min(horizons))
+    betas = [*(c / sqrt(T) for T in horizons), largest]
+    lengths = [*horizons, max(horizons)]
+    return [Plan(T, 1 / (2 * L), beta, STEPS, whole, seed) for T, beta in zip(lengths, betas, strict=True)]
+
+
+def investigate(name: str, seed: int = 0, rounds: int = ROUNDS, horizons: Sequence[int] = HORIZONS) -> Investigation:
+    """Run a problem in every way and judge all statements."""
+    with one_thread():
+        problem = make_problem(name, seed)
+        runs = {label: follow(problem, plan) for label, plan in plans(problem.smoothness, rounds, seed).items()}
+        *diminishing, constant = [follow(problem, plan) for plan in study_plans(problem, horizons, seed)]
+        rates = RateStudy(
+            tuple(horizons),
+            tuple(_least(constant[:T]) for T in horizons),
+            tuple(_least(seen) for seen in diminishing),
+            tuple(rate_bound(seen) for seen in diminishing),
+        )
+        everything = [*runs.values(), *diminishing]
+        verdicts = tuple(judge(statement, everything) for statement in STATEMENTS)
+    return Investigation(problem, runs, rates, verdicts)
+
+
+def rounds_of(rounds: int, horizons: Sequence[int]) -> int:
+    """Return how many rounds an investigation takes."""
+    return len(plans(1.0, rounds, 0)) * rounds + sum(horizons) + max(horizons)
+
+
+def _least(seen: Trajectory) -> float:
+    return min(square(t.f) for t in seen)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The laboratory's report over some problems."""
+
+    seed: int
+    investigations: tuple[Investigation, ...]
+    refuted: tuple[tuple[Finding, Check], ...]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The verdicts over all problems."""
+        each = zip(*(inv.verdicts for inv in self.investigations), strict=True)
+        return [total(list(verdicts)) for verdicts in each]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {
+            "seed": self.seed,
+            "statements": [_verdict(v) for v in self.verdicts],
+            "findings": [
+                {"name": f.name, "printed": f.printed, "why": f.why, "instead": f.instead, "left": c.left,
+                 "right": c.right, "holds": c.holds}
+                for f, c in self.refuted
+            ],
+            "problems": [_problem(inv) for inv in self.investigations],
+        }  # fmt: skip
+
+
+def _verdict(v: Verdict) -> dict[str, Any]:
+    worst = v.worst if isfinite(v.worst) else None
+    return {"name": v.statement.name, "claim": v.statement.claim, "assumes": v.statement.assumes,
+            "instances": v.instances, "checked": v.checked, "worst_ratio": worst, "verdict": v.word,
+            "failures": [{"left": c.left, "right": c.right} for c in v.failures[:10]]}  # fmt: skip
+
+
+def _problem(inv: Investigation) -> dict[str, Any]:
+    first, rates = inv.runs["plain"][0], inv.rates
+    return {
+        "name": inv.problem.name,
+        "smoothness": inv.problem.smoothness,
+        "smoothness_estimated": inv.estimated,
+        "heterogeneity": inv.problem.heterogeneity(first.x),
+        "m": max(t.m_ratio for t in inv.runs["plain"]),
+        "r": max(t.r_ratio for t in inv.runs["plain"]),
+        "rates": {"T": rates.horizons, "constant": rates.constant, "diminishing": rates.diminishing,
+                  "bound": rates.bound, "slope_constant": rates.slope(rates.constant),
+                  "slope_diminishing": rates.slope(rates.diminishing)},
+        "statements": [_verdict(v) for v in inv.verdicts],
+    }  # fmt: skip
+
+
+def report(
+    names: Sequence[str],
+    seed: int = 0,
+    rounds: int = ROUNDS,
+    horizons: Sequence[int] = HORIZONS,
+    tick: Tick = lambda *_: None,
+) -> Report:
+    """Investigate problems, several at once, and repeat the counter-examples."""
+    horizons = sorted(set(horizons))
+    if rounds < 2 or len(horizons) < 2 or min(horizons) < 2:
+        raise UserError("the laboratory needs at least 2 rounds, and two different horizons of 2 rounds or more")
+    for name in names:
+        check_name(name)
+    work = [(name, seed, rounds, horizons) for name in names]
+    found: dict[str, Investigation] = {}
+    with get_context("fork").Pool(min(cores(), len(names)), _begin_worker) as pool:
+        for result in pool.imap_unordered(_investigated, work):
+            investigation: Investigation = pickle.loads(result)
+            found[investigation.problem.name] = investigation
+            tick(rounds_of(rounds, horizons), investigation.problem.name)
+    refuted = tuple((finding, finding.sides()) for finding in FINDINGS)
+    return Report(seed, tuple(found[name] for name in names), refuted)
+
+
+def _investigated(work: tuple[str, int, int, Sequence[int]]) -> bytes:
+    """In a process of its own; as plain bytes, or torch would hand over every tensor as a file."""
+    return pickle.dumps(investigate(*work))
+
+
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(1)  # threads that the parent may have used did not come along

@@ -1,0 +1,369 @@
+"""The laboratory: its problems are what they say, the statements hold, and a broken algorithm does not get past it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from itertools import combinations
+from math import sqrt
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cflag.cli import main
+from cflag.engines.local import LocalEngine
+from cflag.learning.smoothness import POWER, from_shares, share_of
+from cflag.methods.cflag import CFlag
+from cflag.theory.findings import FINDINGS, parabolas
+from cflag.theory.lab import RateStudy, investigate, plans
+from cflag.theory.problems import FAMILIES, Problem, Shape, make_problem
+from cflag.theory.statements import STATEMENTS, Check, judge, statement_named
+from cflag.theory.trajectory import Plan, Trajectory, follow, square
+
+SMALL = Shape(clients=2, past=4, current=3, features=3)
+
+
+def failing(trajectories: list[Trajectory]) -> dict[str, Check]:
+    """Return the statements that fail, with their first failure."""
+    verdicts = [judge(statement, trajectories) for statement in STATEMENTS]
+    return {v.statement.name: v.failures[0] for v in verdicts if v.failures}
+
+
+# Problems -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), reach=st.floats(1e-3, 30.0))
+def test_no_component_is_less_smooth_than_it_says(name: str, seed: int, reach: float) -> None:
+    problem = make_problem(name, seed % 7, SMALL)
+    generator = torch.Generator().manual_seed(seed)
+    x = reach * torch.randn(problem.start.shape, generator=generator, dtype=torch.float64)
+    y = x + reach * torch.randn(problem.start.shape, generator=generator, dtype=torch.float64)
+    for rows in (*problem.past, *problem.current):
+        change = problem.each_gradient(x, rows) - problem.each_gradient(y, rows)
+        bound = problem.family.smoothness(rows) * (x - y).norm()
+        assert bool((change.norm(dim=1) <= bound * (1 + 1e-9)).all())
+        assert float(problem.family.smoothness(rows).max()) <= problem.smoothness
+
+
+def test_bounds_of_smoothness_are_no_wider_than_they_must_be() -> None:
+    """Second derivatives at the points where calculus puts their largest value, by central differences."""
+    h = 1e-4
+
+    def curvature(problem: Problem, at: float) -> float:
+        points = torch.tensor([[at - h], [at + h]], dtype=torch.float64)
+        below, above = problem.gradient(points, problem.current[0])
+        return float(above - below) / (2 * h)
+
+    def line(name: str, row: list[float]) -> Problem:
+        rows = torch.tensor([row], dtype=torch.float64)
+        return Problem(name, (rows,), (rows,), torch.zeros(1, dtype=torch.float64))
+
+    steepest_sigmoid = -torch.tensor((3 + sqrt(3)) / (3 - sqrt(3))).log().item()  # where σ'' is largest
+    for name, row, at in (("quadratic", [3.0, 0.5], 2.0), ("logistic", [2.0, 1.0], 0.0), ("nonconvex", [2.0, 1.0], 0.0),
+                          ("sigmoid", [1.0, 1.0], steepest_sigmoid)):  # fmt: skip
+        problem = line(name, row)
+        assert abs(curvature(problem, at)) == pytest.approx(problem.smoothness, rel=1e-4), name
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_gradients_are_those_of_the_losses(name: str) -> None:
+    problem, h = make_problem(name, 3, SMALL), 1e-6
+    rows, x = problem.current[0], problem.start
+    for k in range(len(x)):
+        step = torch.zeros_like(x)
+        step[k] = h
+        slope = (problem.value(x + step, rows) - problem.value(x - step, rows)) / (2 * h)
+        assert float(problem.gradient(x, rows)[k]) == pytest.approx(slope, abs=1e-7)
+    mean = problem.each_gradient(x, rows).mean(0)
+    assert torch.allclose(mean, problem.gradient(x, rows), atol=1e-12)
+
+
+def test_quadratics_have_the_spectrum_that_was_chosen() -> None:
+    problem = make_problem("quadratic", 1, Shape(features=5, spectrum=(0.5, 3.0)))
+    forms = problem.past[0][:, :25].view(-1, 5, 5)
+    expected = torch.linspace(0.5, 3.0, 5, dtype=torch.float64)
+    for form in forms:
+        assert torch.allclose(torch.linalg.eigvalsh(form), expected)
+    assert problem.smoothness == pytest.approx(3.0)
+
+
+def test_heterogeneity_is_the_spread_of_the_clients_gradients() -> None:
+    problem = parabolas([[[1, 0]], [[1, 0]]], [[[1, 1]], [[1, -3]]], 0.0)  # ∇g_i(0) = −1 and 3, their mean 1
+    assert problem.heterogeneity(problem.start) == pytest.approx(4.0)
+
+
+# The trajectory -------------------------------------------------------------------------------------------------------
+
+
+def test_a_round_done_by_hand() -> None:
+    """f = x²/2, g the mean of (x − 1)²/2 and (x + 2)²; x = 1, α = 1/2, β = 1/10, E = 2, one client, L = 2.
+
+    ∇g = ½ (0 + 6) = 3 at x = 1. The first step leads to 1 − 0.3 = 0.7. There one component is refreshed: the first to
+    0.7 − 1 = −0.3 (v = 2.85) or the second to 2 (0.7 + 2) = 5.4 (v = 2.7).
+    """
+    problem = parabolas([[[1, 0]]], [[[1, 1], [2, -2]]], 1.0)
+    (t,) = follow(problem, Plan(1, 0.5, 0.1, steps=2))
+    second = float(t.v[0, 1])
+    assert second == pytest.approx(2.85) or second == pytest.approx(2.7)
+    assert t.points[0].flatten().tolist() == pytest.approx([1.0, 0.7, 0.7 - 0.1 * second])
+    a = 3 + second
+    assert float(t.after) == pytest.approx(1 - 0.5 * 1 - 0.1 * a)
+    assert t.gamma() == pytest.approx(2 / 2 * 0.01 * a**2 - 0.1 * (1 - 2 * 0.5) * a)
+    assert float(t.errors[0, 1]) == pytest.approx(second - 0.5 * (-0.3 + 5.4))
+    assert t.calls == 2 + 1 + 1
+    assert t.progress == pytest.approx(0.5 - float(t.after) ** 2 / 2)
+
+
+def test_every_memory_is_equally_likely() -> None:
+    """A uniform sample of 2 out of 4: six pairs, over 300 seeds; chi-square with 5 degrees of freedom, 99.99 %."""
+    problem = parabolas([[[1, c] for c in range(4)]], [[[1, 0]]], 0.0)
+    counts = dict.fromkeys(combinations(range(4), 2), 0)
+    for seed in range(300):
+        (t,) = follow(problem, Plan(1, 0.1, 0.01, steps=1, memory=2, seed=seed))
+        counts[tuple(sorted(int(c) for c in t.at.memory[0][:, 1]))] += 1  # type: ignore[index]
+    assert sum((n - 50) ** 2 / 50 for n in counts.values()) < 25.7
+
+
+# Statements -----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    name=st.sampled_from(list(FAMILIES)),
+    seed=st.integers(0, 10**6),
+    shape=st.builds(
+        Shape,
+        clients=st.integers(1, 4),
+        past=st.integers(2, 5),
+        current=st.integers(1, 5),
+        features=st.integers(1, 4),
+        spread=st.floats(0, 3),
+    ),
+    steps=st.integers(1, 7),
+    batch=st.integers(1, 4),
+    memory=st.integers(1, 5),
+    run=st.sampled_from(list(plans(1.0, 4, 0))),
+    alpha=st.floats(0.1, 1.0),
+)
+def test_no_statement_is_violated(
+    name: str, seed: int, shape: Shape, steps: int, batch: int, memory: int, run: str, alpha: float
+) -> None:
+    problem = make_problem(name, seed, shape)
+    plan = plans(problem.smoothness, 4, seed)[run]
+    if run in ("plain", "constant"):  # where nothing ties it to β
+        plan = Plan(4, 2 * alpha * plan.alpha, plan.beta)
+    changed: dict[str, Any] = {**vars(plan), "steps": steps, "batch": batch, "memory": memory}
+    if run != "auto":  # β was made for five steps
+        changed["beta"] = plan.beta * 5 / steps
+        changed["alpha"] = changed["alpha"] if run in ("plain", "constant") else plan.alpha * 5 / steps
+    if run not in ("plain", "constant", "auto", "equal", "fixed"):  # the transference rule needs Lα < 1
+        changed["alpha"] = min(changed["alpha"], 0.9 / problem.smoothness)
+    assert failing([follow(problem, Plan(**changed))]) == {}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_statement_is_checked_on_every_problem(name: str) -> None:
+    """A statement whose assumptions are never met would hold whatever the algorithm did."""
+    found = investigate(name, seed=1, rounds=3, horizons=(2, 4))
+    assert {v.statement.name for v in found.verdicts if not v.checked} <= {"Lemma 6"}  # interference may not happen
+    assert not any(v.failures for v in found.verdicts)
+
+
+def test_a_check_fails_when_the_left_side_is_larger() -> None:
+    assert Check(1.0, 1.0).holds
+    assert not Check(1.0 + 1e-6, 1.0).holds
+    assert not Check(1e-6, 0.0).holds
+    assert Check(1e-14, 0.0, scale=1.0).holds
+
+
+def test_assumptions_decide_where_a_statement_is_claimed() -> None:
+    problem = make_problem("quadratic", 2, SMALL)
+    L = problem.smoothness
+    seen = [follow(problem, Plan(2, 0.5 / L, 1 / (11 * L * 5)))]  # between 1/(12LE) and 1/(4LE)
+    assert judge(statement_named("S. client drift"), seen).checked == 2
+    assert judge(statement_named("S. gradient error"), seen).checked == 0
+    steep = [follow(problem, Plan(2, 2.1 / L, 1 / (12 * L * 5)))]
+    assert judge(statement_named("Lemma 1"), steep).checked == 0
+
+
+# A broken algorithm ---------------------------------------------------------------------------------------------------
+
+MUTANTS = {
+    "wrong sign of the correction": (
+        CFlag, "local_steps", "(g - components.mean(at_start))", "(components.mean(at_start) - g)",
+        {"Eq. (4), local step", "S. client drift"},
+    ),
+    "stale table": (
+        CFlag, "at_start", "return components.table() if", "return TABLES.setdefault(components.client.number, "
+        "components.table()) if", {"Eq. (5), first v", "S. gradient error"},
+    ),
+    "a_i scaled by β": (
+        CFlag, "local_steps", "            a += v", "            a += beta * v", {"Line 12, server step"},
+    ),
+    "weights not normalised": (
+        LocalEngine, "ask", "reply.samples / occasion.samples", "reply.samples / server.sizes[0]",
+        {"Eq. (4), local step", "Line 12, server step"},
+    ),
+    "memory gradient of one client only": (
+        CFlag, "gradients", "if drawn is None else", "if drawn is None or client.number else", {"Line 12, server step"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_laboratory_notices_a_careless_edit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, function, right, wrong, noticed_by = MUTANTS[name]
+    original = sys.modules[owner.__module__]
+    source = inspect.getsource(original)
+    assert source.count(right) == 1
+    mutant = ModuleType("mutant")
+    monkeypatch.setitem(sys.modules, "mutant", mutant)
+    exec(compile(source.replace(right, wrong), "mutant", "exec"), vars(mutant))
+    setattr(mutant, "TABLES", {})  # noqa: B010 (what the stale table is kept in)
+    problem = make_problem("quadratic", 4, Shape(spread=5.0))  # uneven clients, so that a wrong correction tells
+    L = problem.smoothness
+    plan = Plan(4, 1 / (2 * L), 1 / (12 * L * 5))
+    assert failing([follow(problem, plan)]) == {}
+    monkeypatch.setattr(owner, function, vars(getattr(mutant, owner.__name__))[function])
+    assert noticed_by <= set(failing([follow(problem, plan)]))
+
+
+# Findings -------------------------------------------------------------------------------------------------------------
+
+BY_HAND = {
+    # x_1 = 10/60: f grows by 1/72, and 1/72 / (1/2 · 3/4) = 1/27.
+    "Lemma 1, sums from k = 1": (0.0, -1 / 27),
+    # b_1 = (3 − 2)(0 − 1) = −1, half of it in the mean; ∇f = ½ (2 (x − 1) + 2 (x + 1)) = 0 at 0.
+    "S. averaged bias exists": (0.25, 0.0),
+    # x_{t+1} = (1 − αa) x_t with a = 0.02 or 1.98, α = 1/(1.98 · 1.9604); T = 20.
+    "Theorem 2": (
+        ((1 - 0.02 / 3.881592) ** 38 + (1 - 1.98 / 3.881592) ** 38) / 2,
+        2 * 3.881592 / 20 * (0.5 - ((1 - 0.02 / 3.881592) ** 40 + (1 - 1.98 / 3.881592) ** 40) / 4),
+    ),
+    # x = 0.2, m = 0.2, ∇g = −0.8, a = −0.8: Γ = ½ (0.8/60)² + ½ · 0.16/60.
+    "Lemma 4, with h̃": (0.5 * (0.8 / 60) ** 2 + 0.08 / 60, None),
+    "S. constant β": (0.5 * (0.8 / 60) ** 2 + 0.08 / 60, None),
+    # Γ = ½ β² + 0.9 β with β = 1/12.
+    "Lemma 4, sign of 1 − Lα": (0.5 / 144 + 0.9 / 12, 36 / 12**4 + 2 / 144 - 0.9 / 12 * 1.5),
+}
+
+
+@pytest.mark.parametrize("finding", FINDINGS, ids=lambda finding: finding.name)
+def test_a_printed_statement_is_refuted(finding: Any) -> None:
+    check = finding.sides()
+    assert check.left > check.right + 0.01 or not check.holds
+    assert statement_named(finding.instead)
+    left, right = BY_HAND.get(finding.name, (None, None))
+    if left is not None:
+        assert check.left == pytest.approx(left)
+    if right is not None:
+        assert check.right == pytest.approx(right)
+
+
+def test_algorithm_1_ends_where_its_own_potential_is_flat() -> None:
+    """The counter-example to Lemma 3: f = x²/2, g = (x − 1)²/2, α = β, E = 4 end near m + 4 g = 0, at 0.8."""
+    seen = follow(parabolas([[[1, 0]]], [[[1, 1]]], 1.0), Plan(150, 1 / 120, 1 / 120, steps=4))
+    assert float(seen[-1].after) == pytest.approx(0.8, abs=0.01)
+    assert square(seen[-1].potential_gradient) < 1e-2 * square(seen[0].potential_gradient)
+
+
+# Rates without guessing L ---------------------------------------------------------------------------------------------
+
+
+@given(
+    values=st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=100),
+    parts=st.lists(st.integers(1, 1000), min_size=100, max_size=100),
+)
+def test_a_maximum_can_be_had_as_a_mean(values: list[float], parts: list[int]) -> None:
+    weights = [part / sum(parts[: len(values)]) for part in parts[: len(values)]]
+    pairs = list(zip(values, weights, strict=True))
+    most = from_shares(sum(p * share_of(v, p, "max") for v, p in pairs), "max")
+    assert max(values) * (1 - 1e-9) <= most <= max(values) * len(values) ** (1 / POWER) * (1 + 1e-9)
+    mean = from_shares(sum(p * share_of(v, p, "mean") for v, p in pairs), "mean")
+    assert mean == pytest.approx(sum(p * v for v, p in pairs))
+
+
+def test_the_estimate_of_a_parabolas_smoothness_is_exact_up_to_the_safeguard() -> None:
+    """On a line every path sees a component's whole curvature: 3 is the largest, twice it the safeguard."""
+    problem = parabolas([[[1, 0]], [[2, 1]]], [[[3, 1], [1, 0]], [[2, 5]]], 4.0)
+    seen = follow(problem, Plan(3, 1.0, 1e9, steps=4, smoothness="auto"))
+    for t in seen:
+        assert 6 <= t.at.smoothness <= 6 * 2 ** (1 / POWER) * (1 + 1e-6)
+        assert t.at.alpha == pytest.approx(1 / (2 * t.at.smoothness))
+        assert t.at.beta == pytest.approx(1 / (12 * t.at.smoothness * 4))
+        assert t.alphas.tolist() == pytest.approx([t.at.alpha] * 2)
+        assert t.betas.tolist() == pytest.approx([t.at.beta] * 2)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_estimated_rates_stay_on_the_safe_side(name: str) -> None:
+    """With L estimated, every statement holds with that L: it is at least what the path needs."""
+    for seed in range(3):
+        seen = follow(make_problem(name, seed), Plan(8, 1.0, 1e9, smoothness="auto"))
+        assert failing([seen]) == {}
+        estimates = [t.at.smoothness for t in seen]
+        assert estimates == sorted(estimates)
+
+
+def test_auto_needs_the_gradient_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "digits", "--set", "cflag.smoothness=auto"]) == 2
+    assert "cflag.smoothness = 'auto' reads the gradient table" in capsys.readouterr().err
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def test_slopes_are_fitted_on_log_log_paper() -> None:
+    study = RateStudy((10, 20, 40), (1.0, 1.0, 1.0), (4.0, 2.0, 1.0), (0.0, 0.0, 0.0))
+    assert study.slope(study.constant) == pytest.approx(0.0)
+    assert study.slope(study.diminishing) == pytest.approx(-1.0)
+
+
+def test_the_command_writes_tables_figures_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, numbers = tmp_path / "figures", tmp_path / "theory.json"
+    command = ["theory", "--problem", "sigmoid", "--rounds", "3,6", "--seed", "5", "--out", str(out)]
+    assert main([*command, "--json", str(numbers)]) == 0
+    text = capsys.readouterr().out
+    assert "Theorem 2, corrected" in text
+    assert "FAILS" not in text
+    assert {path.name for path in out.glob("*.png")} == {"rate.png", "gamma.png", "bounds.png"}
+    found = json.loads(numbers.read_text())
+    assert [p["name"] for p in found["problems"]] == ["sigmoid"]
+    assert all(s["verdict"] in ("holds", "not met") for s in found["statements"])
+    assert all(not f["holds"] for f in found["findings"])
+    assert found["problems"][0]["rates"]["T"] == [3, 6]
+    assert main(command) == 2
+    assert "already exists" in capsys.readouterr().err
+
+
+def test_a_false_statement_ends_the_command_with_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CFlag, "memory_direction", lambda self, m: 0.5 * m)  # half the memory step
+    command = ["theory", "--problem", "logistic", "--rounds", "2,3", "--out", str(tmp_path / "figures")]
+    assert main(command) == 1
+    assert "false where its assumptions hold: Line 12, server step" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--problem", "cubic"], "unknown problem 'cubic'"),
+        (["--rounds", "ten"], "--rounds: 'ten' is not a whole number"),
+        (["--rounds", "10"], "two different horizons"),
+    ],
+)
+def test_mistakes_are_one_clear_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["theory", *arguments, "--out", str(tmp_path / "x")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
