@@ -44,8 +44,9 @@ def without_times(path: Path) -> list[dict[str, Any]]:
         {"method": "cflag", "optimizer": "adam", "cflag": {"alpha": 0.001, "beta": 0.001}},
         {"method": "finetune", "zeta": 0.5, "clients": 7},
         {"method": "cflag", "model": "cnn", "norm": "batch", "width": 4, "memory": {"kind": "reservoir"}},
+        {"method": "cflag", "cflag": {"estimator": "iag", "smoothness": "auto"}},
     ],
-    ids=["iag", "adam", "finetune", "batch-norm"],
+    ids=["iag", "adam", "finetune", "batch-norm", "auto"],
 )
 def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, settings: dict[str, Any]) -> None:
     for workers in (1, 2, 3):
@@ -307,8 +308,12 @@ def test_a_cohort_gives_the_same_bytes_from_any_number_of_workers(
                 assert rounds == seen[client]
 
 
-def test_a_stopped_run_goes_on_with_the_same_cohorts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {**QUICK, "rounds": 3, "clients": 6, "clients_per_round": 0.5}
+@pytest.mark.parametrize("smoothness", [5.0, "auto"])
+def test_a_stopped_run_goes_on_with_the_same_cohorts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smoothness: float | str
+) -> None:
+    method = {"estimator": "iag", "smoothness": smoothness}  # what is learned of L must survive, too
+    settings = {**QUICK, "rounds": 3, "clients": 6, "clients_per_round": 0.5, "cflag": method}
     run("digits", out=tmp_path / "whole", **settings)
     record = History.record
 

@@ -122,10 +122,10 @@ class Experiment:
                 server.sizes = self.sizes(server.task)
 
             if server.round == 0:
-                engine.converse(method.begin_task(server), server)
+                engine.converse_around(method.begin_task(server), server)
             engine.converse(method.round(server), server, self.cohort(server))
             if server.round == rounds - 1:
-                engine.converse(method.end_task(server), server)
+                engine.converse_around(method.end_task(server), server)
 
             counts = self._evaluate(engine, server)
             record = history.record(server, engine.settle(), counts, time.perf_counter() - started)

@@ -74,6 +74,12 @@ class LocalEngine:
         except StopIteration:
             return
 
+    def converse_around(self, conversation: Conversation, server: Server) -> None:
+        """Carry a conversation before or after a task, with everyone; remarks are for those of a round alone."""
+        remarks = dict(self.account.remarks)
+        self.converse(conversation, server)
+        self.account.remarks = remarks
+
     def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
         """Put a question to every client of a cohort; return the weighted mean of the answers, Σ p_i answer_i."""
         numbers = self.everyone if cohort is None else cohort

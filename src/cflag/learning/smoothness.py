@@ -6,6 +6,7 @@ each sends L_i^q / p_i, the mean is Σ L_i^q, and its q-th root lies between the
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,13 +25,24 @@ STEP = 1e-3
 """The length of a probing step, as a part of the parameters' own."""
 
 
+def reach(x: Tensor) -> float:
+    """Return the length of a probing step from x."""
+    return STEP * max(float(x.norm()), 1.0)
+
+
 class PathSmoothness:
-    """The largest ‖∇g_j(x) − ∇g_j(x_t)‖ / ‖x − x_t‖ over components when they are first visited in a round."""
+    """The mean over components of ‖∇g_j(x) − ∇g_j(x_t)‖ / ‖x − x_t‖, each when it is first visited in a round.
+
+    The mean, not the largest: it bounds g_i's own smoothness and the delayed gradient's error just as well, and stays
+    finite where single gradients jump, as those of ReLU networks do. For their sake, too, nothing is read off a way
+    much shorter than a probing step: there a jump looks like any curvature, and the smaller the rates the larger.
+    """
 
     def __init__(self, start: Tensor) -> None:
         self.start = start.clone()
-        self.largest = 0.0
+        self._shortest = reach(start) / 2
         self._visited: set[int] = set()
+        self._ratios: list[float] = []
 
     def note(self, component: int, change: Tensor, x: Tensor) -> None:
         """Take note of how much a component's gradient changed; on later visits it changed since another point."""
@@ -38,23 +50,27 @@ class PathSmoothness:
             return
         self._visited.add(component)
         distance = float((x - self.start).norm())
-        if distance > 0:
-            self.largest = max(self.largest, float(change.norm()) / distance)
+        if distance >= self._shortest:
+            self._ratios.append(float(change.norm()) / distance)
+
+    def mean(self) -> float:
+        """Return the mean over what was visited, 0 where there is nothing to go by."""
+        return fmean(self._ratios) if self._ratios else 0.0
 
 
 def probe(components: Components) -> float:
     """Take a little step along −∇g_i, and see by how much the gradients of the components and the memory change."""
-    client = components.client
-    x, seen, table = client.params, PathSmoothness(client.params), components.table()
+    client, x = components.client, components.client.params
+    now, past, table = PathSmoothness(x), PathSmoothness(x), components.table()
     drawn = client.memory.draw(client.rng("memory"))
     remembered = None if drawn is None else client.value_and_grad(drawn)[1]
     gradient = components.mean(table)
-    x -= STEP * max(float(x.norm()), 1.0) * gradient / gradient.norm().clamp(min=torch.finfo(x.dtype).tiny)
+    x -= reach(x) * gradient / gradient.norm().clamp(min=torch.finfo(x.dtype).tiny)
     for j in range(len(components)):
-        seen.note(j, table.replace(j, components.gradient(j)), x)
+        now.note(j, table.replace(j, components.gradient(j)), x)
     if drawn is not None and remembered is not None:
-        seen.note(-1, client.value_and_grad(drawn)[1] - remembered, x)
-    return seen.largest
+        past.note(0, client.value_and_grad(drawn)[1] - remembered, x)
+    return max(now.mean(), past.mean())
 
 
 def share_of(value: float, share: float, over: str) -> float:

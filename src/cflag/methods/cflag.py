@@ -168,7 +168,7 @@ class CFlag(Method):
         if self.local.optimizer != "sgd":  # the displacement rule: β a_i is what the steps came to, drift and all
             a, drift = (x_t - x) / beta, torch.zeros_like(a)
         answer = self.adapt_rates(client, m, a, drift, self.rate_rule(steps, beta, L))
-        return answer if seen is None else {**answer, "smoothness": self.estimate(client, seen.largest)}
+        return answer if seen is None else {**answer, "smoothness": self.estimate(client, seen.mean())}
 
     def adapt_rates(self, client: Client, m: Tensor | None, a: Tensor, drift: Tensor, rule: RateRule) -> Answer:
         """AdapLR (Algorithm 2): the client's own rates α_i and β_i, and Δ_i with them."""
@@ -248,10 +248,11 @@ class CFlag(Method):
         return beta if L is None else min(beta, 1 / (12 * L * steps))
 
     def learn_smoothness(self, server: Server, mean: Mean) -> None:
-        """The safeguard: L is twice what was seen, and never falls within a task."""
+        """The safeguard: L is twice what was seen, falls by a tenth a round at most, and stays where nothing was."""
         if "smoothness" in mean:
+            known = server.state.get("smoothness", TINY)
             seen = from_shares(mean.smoothness, self.settings.smoothness_over)
-            server.state["smoothness"] = max(2 * seen, server.state.get("smoothness", TINY))
+            server.state["smoothness"] = max(2 * seen, 0.9 * known) if seen > 0 else known
             server.remark(smoothness=server.state["smoothness"])
 
     def memory_direction(self, m: Tensor) -> Tensor:
