@@ -150,7 +150,7 @@ def test_every_memory_is_equally_likely() -> None:
     steps=st.integers(1, 7),
     batch=st.integers(1, 4),
     memory=st.integers(1, 5),
-    run=st.sampled_from(list(plans(1.0, 4, 0))),
+    run=st.sampled_from([name for name in plans(1.0, 4, 0) if name != "auto"]),  # estimates are no guarantee
     alpha=st.floats(0.1, 1.0),
 )
 def test_no_statement_is_violated(
@@ -161,13 +161,11 @@ def test_no_statement_is_violated(
     if run in ("plain", "constant"):  # where nothing ties it to β
         plan = Plan(4, 2 * alpha * plan.alpha, plan.beta)
     changed: dict[str, Any] = {**vars(plan), "steps": steps, "batch": batch, "memory": memory}
-    if run != "auto":  # β was made for five steps
-        changed["beta"] = plan.beta * 5 / steps
-        changed["alpha"] = changed["alpha"] if run in ("plain", "constant") else plan.alpha * 5 / steps
-    if run not in ("plain", "constant", "auto", "equal", "fixed"):  # the transference rule needs Lα < 1
+    changed["beta"] = plan.beta * 5 / steps  # β was made for five steps
+    if run not in ("plain", "constant"):
+        changed["alpha"] = plan.alpha * 5 / steps
+    if run in ("average", "worst", "server"):  # the transference rule needs Lα < 1
         changed["alpha"] = min(changed["alpha"], 0.9 / problem.smoothness)
-    if run == "auto":  # the curvature of what nobody remembers cannot be seen
-        changed["memory"] = 99
     assert failing([follow(problem, Plan(**changed))]) == {}
 
 
