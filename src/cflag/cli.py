@@ -271,9 +271,8 @@ def _theory(args: argparse.Namespace) -> None:
     if args.json:
         write_json(args.json, report.to_dict())
         console.print(str(args.json), highlight=False, soft_wrap=True)
-    failed = [v.statement.name for v in report.verdicts if v.failures]
-    if failed:
-        raise CflagError(f"false where its assumptions hold: {'; '.join(failed)}")
+    if report.broken():
+        raise CflagError(f"not as it should be: {'; '.join(report.broken())}")
 
 
 def _refuse_with_resume(args: argparse.Namespace) -> None:

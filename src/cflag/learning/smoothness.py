@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 POWER = 16
 """q: with 5 clients the maximum is met within 11 %, with 100 within 34 %, always from above."""
 
-TINY = 1e-12
-"""L where nothing was seen to change: rates stay finite."""
+UNSEEN = 5.0
+"""L as long as nothing was seen: the paper's."""
+
+LARGEST = 1e15
+"""No client can claim more: its power must be a number."""
 
 STEP = 1e-3
 """The length of a probing step, as a part of the parameters' own."""
@@ -33,9 +36,9 @@ def reach(x: Tensor) -> float:
 class PathSmoothness:
     """The mean over components of ‖∇g_j(x) − ∇g_j(x_t)‖ / ‖x − x_t‖, each when it is first visited in a round.
 
-    The mean, not the largest: it bounds g_i's own smoothness and the delayed gradient's error just as well, and stays
-    finite where single gradients jump, as those of ReLU networks do. For their sake, too, nothing is read off a way
-    much shorter than a probing step: there a jump looks like any curvature, and the smaller the rates the larger.
+    The mean, not the largest: with the components' own L_j in it, it bounds g_i's smoothness and the delayed gradient's
+    error just as well, and it stays finite where single gradients jump, as those of ReLU networks do. For their sake,
+    too, nothing is read off a way much shorter than a probing step: there a jump looks like any curvature.
     """
 
     def __init__(self, start: Tensor) -> None:
@@ -59,22 +62,28 @@ class PathSmoothness:
 
 
 def probe(components: Components) -> float:
-    """Take a little step along −∇g_i, and see by how much the gradients of the components and the memory change."""
+    """Look around: a little step along −∇g_i for the components, one along the memory's own gradient for the memory."""
     client, x = components.client, components.client.params
     now, past, table = PathSmoothness(x), PathSmoothness(x), components.table()
     drawn = client.memory.draw(client.rng("memory"))
     remembered = None if drawn is None else client.value_and_grad(drawn)[1]
-    gradient = components.mean(table)
-    x -= reach(x) * gradient / gradient.norm().clamp(min=torch.finfo(x.dtype).tiny)
+    _step(x, components.mean(table))
     for j in range(len(components)):
         now.note(j, table.replace(j, components.gradient(j)), x)
     if drawn is not None and remembered is not None:
+        x.copy_(past.start)
+        _step(x, remembered)
         past.note(0, client.value_and_grad(drawn)[1] - remembered, x)
     return max(now.mean(), past.mean())
 
 
+def _step(x: Tensor, gradient: Tensor) -> None:
+    x -= reach(x) * gradient / gradient.norm().clamp(min=torch.finfo(x.dtype).tiny)
+
+
 def share_of(value: float, share: float, over: str) -> float:
     """Return what a client with weight p_i sends, so that the mean over clients tells their mean or maximum."""
+    value = min(value, LARGEST)
     return value if over == "mean" else value**POWER / share
 
 

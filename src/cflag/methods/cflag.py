@@ -22,7 +22,7 @@ from cflag.errors import UserError
 from cflag.learning.estimators import Components, delayed, minibatch
 from cflag.learning.optimisers import make_optimiser
 from cflag.learning.rates import Overlap, RateRule, Rates, forgetting_term
-from cflag.learning.smoothness import TINY, PathSmoothness, from_shares, probe, share_of
+from cflag.learning.smoothness import UNSEEN, PathSmoothness, from_shares, probe, share_of
 from cflag.learning.tables import GradientTable
 from cflag.methods.base import Method, Space
 from cflag.server import Server
@@ -168,7 +168,9 @@ class CFlag(Method):
         if self.local.optimizer != "sgd":  # the displacement rule: β a_i is what the steps came to, drift and all
             a, drift = (x_t - x) / beta, torch.zeros_like(a)
         answer = self.adapt_rates(client, m, a, drift, self.rate_rule(steps, beta, L))
-        return answer if seen is None else {**answer, "smoothness": self.estimate(client, seen.mean())}
+        if L is not None and seen is not None:
+            answer["smoothness"] = self.estimate(client, seen.mean(), known=L / 2)
+        return answer
 
     def adapt_rates(self, client: Client, m: Tensor | None, a: Tensor, drift: Tensor, rule: RateRule) -> Answer:
         """AdapLR (Algorithm 2): the client's own rates α_i and β_i, and Δ_i with them."""
@@ -208,9 +210,13 @@ class CFlag(Method):
         """Estimate L before the first step."""
         return {"smoothness": self.estimate(client, probe(self.components(client)))}
 
-    def estimate(self, client: Client, L_i: float) -> float:
-        """What a client's own L_i contributes to the mean over clients, or to their maximum."""
-        return share_of(L_i, client.share, self.settings.smoothness_over)
+    def estimate(self, client: Client, L_i: float, known: float = 0.0) -> float:
+        """What a client's own L_i contributes to the mean over clients, or to their maximum.
+
+        One that saw nothing must not lower the mean, nor raise the maximum, which is met from above.
+        """
+        over = self.settings.smoothness_over
+        return share_of(L_i or (known if over == "mean" else 0.0), client.share, over)
 
     # On the server ----------------------------------------------------------------------------------------------------
 
@@ -250,9 +256,9 @@ class CFlag(Method):
     def learn_smoothness(self, server: Server, mean: Mean) -> None:
         """The safeguard: L is twice what was seen, falls by a tenth a round at most, and stays where nothing was."""
         if "smoothness" in mean:
-            known = server.state.get("smoothness", TINY)
             seen = from_shares(mean.smoothness, self.settings.smoothness_over)
-            server.state["smoothness"] = max(2 * seen, 0.9 * known) if seen > 0 else known
+            known = server.state.get("smoothness", 0.0)
+            server.state["smoothness"] = max(2 * seen, 0.9 * known) if seen > 0 else known or UNSEEN
             server.remark(smoothness=server.state["smoothness"])
 
     def memory_direction(self, m: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ def _statements(report: Report) -> Table:
 
 def _findings(report: Report) -> Table:
     table = _table(
-        "Printed statements that a counter-example refutes (docs/paper-notes.md)",
+        "Printed, and refuted by a counter-example (docs/paper-notes.md)",
         ("printed", False), ("left", True), ("right", True), ("", False), ("holds instead", False),
     )  # fmt: skip
     for finding, check in report.refuted:
@@ -91,7 +91,7 @@ def _problems(report: Report) -> Table:
         table.add_row(
             inv.problem.name,
             f"{inv.problem.smoothness:.2f}",
-            f"{inv.estimated:.2f}",
+            f"{inv.estimated:.2f}{' !' if any(v.failures for v in inv.with_estimate) else ''}",
             f"{inv.problem.heterogeneity(plain[0].x):.3f}",
             f"{max(t.m_ratio for t in plain):.2f}",
             f"{max(t.r_ratio for t in plain):.2f}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, log, sqrt
 from multiprocessing import get_context
@@ -37,6 +37,8 @@ class RateStudy:
     """min_t ‖∇f‖² against T, with constant β and with β = c/√T, and Theorem 5's right side for the latter."""
 
     horizons: tuple[int, ...]
+    calls: tuple[int, ...]
+    """Component gradients that a run of T rounds evaluates, with all its clients."""
     constant: tuple[float, ...]
     diminishing: tuple[float, ...]
     bound: tuple[float, ...]
@@ -58,6 +60,8 @@ class Investigation:
     runs: Mapping[str, Trajectory]
     rates: RateStudy
     verdicts: tuple[Verdict, ...]
+    with_estimate: tuple[Verdict, ...]
+    """The same on the run with `smoothness = "auto"`, its L in the place of L: an estimate, so nothing is claimed."""
 
     @property
     def estimated(self) -> float:
@@ -71,6 +75,7 @@ def plans(L: float, rounds: int, seed: int) -> dict[str, Plan]:
     common: dict[str, Any] = {"steps": STEPS, "seed": seed}
     return {
         "plain": Plan(rounds, 1 / (2 * L), largest, **common),
+        "large": Plan(rounds, 1.5 / L, 1 / (4 * L * STEPS), **common),
         "equal": Plan(rounds, 1 / (30 * L * STEPS), 1 / (30 * L * STEPS), **common),
         "constant": Plan(rounds, 1 / (2 * L), 1 / (60 * L * STEPS), **common),
         "fixed": Plan(rounds, largest, largest, **common),
@@ -94,25 +99,36 @@ def study_plans(problem: Problem, horizons: Sequence[int], seed: int) -> list[Pl
     return [Plan(T, 1 / (2 * L), beta, STEPS, whole, seed) for T, beta in zip(lengths, betas, strict=True)]
 
 
-def investigate(name: str, seed: int = 0, rounds: int = ROUNDS, horizons: Sequence[int] = HORIZONS) -> Investigation:
+def investigate(
+    name: str, seed: int = 0, rounds: int = ROUNDS, horizons: Sequence[int] = HORIZONS, tick: Tick = lambda *_: None
+) -> Investigation:
     """Run a problem in every way and judge all statements."""
+
+    def run(plan: Plan) -> Trajectory:
+        seen = follow(problem, plan)
+        tick(plan.rounds, name)
+        return seen
+
     with one_thread():
         problem = make_problem(name, seed)
-        runs = {label: follow(problem, plan) for label, plan in plans(problem.smoothness, rounds, seed).items()}
-        *diminishing, constant = [follow(problem, plan) for plan in study_plans(problem, horizons, seed)]
+        runs = {label: run(plan) for label, plan in plans(problem.smoothness, rounds, seed).items()}
+        *diminishing, constant = [run(plan) for plan in study_plans(problem, horizons, seed)]
         rates = RateStudy(
             tuple(horizons),
+            tuple(sum(t.calls for t in seen) for seen in diminishing),
             tuple(_least(constant[:T]) for T in horizons),
             tuple(_least(seen) for seen in diminishing),
             tuple(rate_bound(seen) for seen in diminishing),
         )
-        everything = [*runs.values(), *diminishing]
-        verdicts = tuple(judge(statement, everything) for statement in STATEMENTS)
-    return Investigation(problem, runs, rates, verdicts)
+        known = [seen for label, seen in runs.items() if label != "auto"]
+        verdicts = tuple(judge(statement, [*known, *diminishing]) for statement in STATEMENTS)
+        with_estimate = tuple(judge(statement, [runs["auto"]]) for statement in STATEMENTS)
+    return Investigation(problem, runs, rates, verdicts, with_estimate)
 
 
-def rounds_of(rounds: int, horizons: Sequence[int]) -> int:
+def rounds_of(rounds: int, horizons: Iterable[int]) -> int:
     """Return how many rounds an investigation takes."""
+    horizons = set(horizons)
     return len(plans(1.0, rounds, 0)) * rounds + sum(horizons) + max(horizons)
 
 
@@ -134,14 +150,19 @@ class Report:
         each = zip(*(inv.verdicts for inv in self.investigations), strict=True)
         return [total(list(verdicts)) for verdicts in each]
 
+    def broken(self) -> list[str]:
+        """Return what is not as it should be: statements that fail, and counter-examples that refute nothing."""
+        failed = [v.statement.name for v in self.verdicts if v.failures]
+        return failed + [f"the counter-example to '{f.name}'" for f, check in self.refuted if check.holds]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         return {
             "seed": self.seed,
             "statements": [_verdict(v) for v in self.verdicts],
             "findings": [
-                {"name": f.name, "printed": f.printed, "why": f.why, "instead": f.instead, "left": c.left,
-                 "right": c.right, "holds": c.holds}
+                {"name": f.name, "printed": f.printed, "why": f.why, "instead": f.instead,
+                 "left": c.left, "right": c.right, "holds": c.holds}
                 for f, c in self.refuted
             ],
             "problems": [_problem(inv) for inv in self.investigations],
@@ -156,16 +177,20 @@ def _verdict(v: Verdict) -> dict[str, Any]:
 
 
 def _problem(inv: Investigation) -> dict[str, Any]:
-    first, rates = inv.runs["plain"][0], inv.rates
+    plain, rates = inv.runs["plain"], inv.rates
     return {
         "name": inv.problem.name,
         "smoothness": inv.problem.smoothness,
         "smoothness_estimated": inv.estimated,
-        "heterogeneity": inv.problem.heterogeneity(first.x),
-        "m": max(t.m_ratio for t in inv.runs["plain"]),
-        "r": max(t.r_ratio for t in inv.runs["plain"]),
-        "rates": {"T": rates.horizons, "constant": rates.constant, "diminishing": rates.diminishing,
-                  "bound": rates.bound, "slope_constant": rates.slope(rates.constant),
+        "fail_with_estimate": [v.statement.name for v in inv.with_estimate if v.failures],
+        "heterogeneity": inv.problem.heterogeneity(plain[0].x),
+        "m": max(t.m_ratio for t in plain),
+        "r": max(t.r_ratio for t in plain),
+        "each_m": [max(values) for values in zip(*(t.each_m_ratio for t in plain), strict=True)],
+        "each_r": [max(values) for values in zip(*(t.each_r_ratio for t in plain), strict=True)],
+        "omega2": max(t.omega2 for t in plain),
+        "rates": {"T": rates.horizons, "calls": rates.calls, "constant": rates.constant,
+                  "diminishing": rates.diminishing, "bound": rates.bound, "slope_constant": rates.slope(rates.constant),
                   "slope_diminishing": rates.slope(rates.diminishing)},
         "statements": [_verdict(v) for v in inv.verdicts],
     }  # fmt: skip
@@ -184,13 +209,16 @@ def report(
         raise UserError("the laboratory needs at least 2 rounds, and two different horizons of 2 rounds or more")
     for name in names:
         check_name(name)
-    work = [(name, seed, rounds, horizons) for name in names]
     found: dict[str, Investigation] = {}
-    with get_context("fork").Pool(min(cores(), len(names)), _begin_worker) as pool:
-        for result in pool.imap_unordered(_investigated, work):
-            investigation: Investigation = pickle.loads(result)
-            found[investigation.problem.name] = investigation
-            tick(rounds_of(rounds, horizons), investigation.problem.name)
+    if len(names) == 1:
+        found[names[0]] = investigate(names[0], seed, rounds, horizons, tick)
+    else:
+        work = [(name, seed, rounds, horizons) for name in names]
+        with get_context("fork").Pool(min(cores(), len(names)), _begin_worker) as pool:
+            for result in pool.imap_unordered(_investigated, work):
+                investigation: Investigation = pickle.loads(result)
+                found[investigation.problem.name] = investigation
+                tick(rounds_of(rounds, horizons), investigation.problem.name)
     refuted = tuple((finding, finding.sides()) for finding in FINDINGS)
     return Report(seed, tuple(found[name] for name in names), refuted)
 

@@ -27,7 +27,6 @@ Losses = Callable[[Tensor, Tensor], Tensor]
 class Family:
     """A kind of component: its loss, and an upper bound of the smoothness of each row's loss over all of R^d."""
 
-    about: str
     losses: Losses
     smoothness: Callable[[Tensor], Tensor]
     width: Callable[[int], int]
@@ -104,19 +103,14 @@ def _tanh_smoothness(rows: Tensor) -> Tensor:
 
 FAMILIES = {
     "quadratic": Family(
-        "quadratics with a chosen spectrum", quadratic,
-        lambda rows: torch.linalg.eigvalsh(_forms(rows)[0])[:, -1], lambda d: d,
+        quadratic, lambda rows: torch.linalg.eigvalsh(_forms(rows)[0]).abs().amax(1), width=lambda d: d
     ),
-    "logistic": Family("logistic regression", logistic, lambda r: _parts(r)[2] / 4 + RIDGE, lambda d: d),
-    "multinomial": Family(
-        "multinomial regression", multinomial, lambda r: _parts(r)[2] / 2 + RIDGE, lambda d: CLASSES * d
-    ),
-    "nonconvex": Family(
-        "logistic loss, non-convex regulariser", nonconvex, lambda r: _parts(r)[2] / 4 + 2 * RIDGE, lambda d: d
-    ),
-    "sigmoid": Family("sigmoid loss", sigmoid, lambda r: _parts(r)[2] * sqrt(3) / 18, lambda d: d),
-    "tanh": Family("a small tanh network", tanh_net, _tanh_smoothness, lambda d: HIDDEN * d),
-}  # fmt: skip
+    "logistic": Family(logistic, lambda rows: _parts(rows)[2] / 4 + RIDGE, width=lambda d: d),
+    "multinomial": Family(multinomial, lambda rows: _parts(rows)[2] / 2 + RIDGE, width=lambda d: CLASSES * d),
+    "nonconvex": Family(nonconvex, lambda rows: _parts(rows)[2] / 4 + 2 * RIDGE, width=lambda d: d),
+    "sigmoid": Family(sigmoid, lambda rows: _parts(rows)[2] * sqrt(3) / 18, width=lambda d: d),
+    "tanh": Family(tanh_net, _tanh_smoothness, width=lambda d: HIDDEN * d),
+}
 
 
 def problem_names() -> list[str]:
@@ -165,9 +159,14 @@ class Problem:
         (gradient,) = torch.autograd.grad(self.family.losses(x, rows).mean(1).sum(), x)
         return gradient.view(points.shape)
 
-    def each_gradient(self, x: Tensor, rows: Tensor) -> Tensor:
-        """Return every row's own gradient at a point, (n, d)."""
-        return torch.stack([self.gradient(x, rows[j : j + 1]) for j in range(len(rows))])
+    def each_gradient(self, points: Tensor, rows: Tensor) -> Tensor:
+        """Return every row's own gradient at each of (k, d) points, (k, n, d)."""
+        count = len(rows)
+        x = points.detach().repeat_interleave(count, dim=0).requires_grad_()
+        own = torch.arange(count).repeat(len(points))  # of all losses at a copy of a point, one is wanted
+        losses = self.family.losses(x, rows)[torch.arange(len(own)), own]
+        (gradient,) = torch.autograd.grad(losses.sum(), x)
+        return gradient.view(len(points), count, -1)
 
     def heterogeneity(self, x: Tensor) -> float:
         """Return Σ p_i ‖∇g_i − ∇g‖² at a point."""

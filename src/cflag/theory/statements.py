@@ -104,6 +104,10 @@ def _error_holds(t: Round) -> bool:
     return _below(t, 12)
 
 
+def _growth_holds(t: Round) -> bool:
+    return _plain(t) and _error_holds(t) and isfinite(t.r_ratio)
+
+
 def _lemma1_holds(t: Round) -> bool:
     return _plain(t) and t.at.alpha * t.at.smoothness * (1 + t.m_ratio) < 2
 
@@ -112,6 +116,9 @@ def _lemma1_holds(t: Round) -> bool:
 
 
 def _server_update(t: Round) -> Check:
+    if t.at.adapt == "server":
+        step = t.at.alpha * t.m + _best_beta(t) * t.mean_a
+        return _identity(t.after - t.x + step, t.x, step)
     corrections = t.at.steps * (t.g - t.each_g) + t.a
     step = t.mean(t.alphas[:, None] * t.m + t.betas[:, None] * corrections)
     return _identity(t.after - t.x + step, t.x, step)
@@ -124,6 +131,48 @@ def _local_step(t: Round) -> Check:
 
 def _start_gradient(t: Round) -> Check:
     return _identity((t.v[:, 0] - t.each_g).flatten(), t.each_g.flatten())
+
+
+def _later_gradients(t: Round) -> Check:
+    """From the second step on, v changes by one component's gradient: here minus where it was visited last."""
+    gaps = [_replayed(t, i, list(rows)) for i, rows in enumerate(t.components)]
+    # Which component it was is found by trying; those that hardly change cannot be told apart to the last digits.
+    return Check(float(torch.stack(gaps).max()), 0.0, 1e4 * float(t.v.norm()))
+
+
+def _replayed(t: Round, i: int, components: list[Tensor]) -> Tensor:
+    """Return how far client i's delayed gradients are from the nearest that any order of visits could give."""
+    sizes = torch.tensor([len(rows) for rows in components])
+    weights = (sizes / sizes.sum()).to(t.v.dtype)
+    owner = torch.repeat_interleave(torch.arange(len(components)), sizes)
+    each = t.at.problem.each_gradient(t.points[i, :-1], torch.cat(components))
+    sums = torch.zeros(len(each), len(components), each.shape[2], dtype=each.dtype).index_add_(1, owner, each)
+    here = sums / sizes[:, None]
+    table, worst = here[0].clone(), torch.zeros((), dtype=t.v.dtype)
+    for k in range(1, t.at.steps):
+        changes = weights[:, None] * (here[k] - table)
+        gaps = (t.v[i, k - 1] + changes - t.v[i, k]).norm(dim=1)
+        j = int(gaps.argmin())
+        worst = torch.maximum(worst, gaps[j])
+        table[j] = here[k, j]
+    return worst
+
+
+def _best_beta(t: Round) -> float:
+    """Section 5's β* where the mean step agrees with the memory, else β."""
+    inner = float(t.m @ t.mean_a)
+    L, alpha = t.at.smoothness, t.at.alpha
+    return (1 - L * alpha) * inner / (L * square(t.mean_a)) if inner > 0 else t.at.beta
+
+
+def _adaptive_rates(t: Round) -> Check:
+    """Table 1: α_i = α − βΛ_i/‖m‖² under interference, β_i = (1 − Lα) Λ_i / (L w_i ‖a_i‖²) under transference."""
+    L, alpha, beta, inner = t.at.smoothness, t.at.alpha, t.at.beta, t.a @ t.m
+    many = t.at.problem.weights * (len(t.v) if t.at.adapt == "worst" else 1)
+    agrees = inner > 0
+    alphas = torch.where(agrees, alpha, alpha - beta * inner / square(t.m))
+    betas = torch.where(agrees, (1 - L * alpha) * inner / (L * many * (t.a**2).sum(1)), beta)
+    return _identity(torch.cat([t.alphas - alphas, t.betas - betas]), alphas, betas)
 
 
 def _reported_gamma(t: Round) -> Check:
@@ -146,7 +195,7 @@ def _zero_bias(seen: Trajectory) -> Checks:
     for t in (seen[0], seen[-1]):
         total = torch.zeros_like(t.x)
         for p, past, kept in zip(t.at.problem.weights, t.at.problem.past, t.at.memory, strict=True):
-            each = t.at.problem.each_gradient(t.x, past)
+            each = t.at.problem.each_gradient(t.x[None], past)[0]
             choices = torch.tensor(list(combinations(range(len(past)), len(kept))))
             total += p * (each[choices].mean(1).mean(0) - each.mean(0))
         yield _identity(total, t.each_f.flatten())
@@ -168,41 +217,47 @@ def _error_lemma(t: Round) -> Check:
     L, E, beta = t.at.smoothness, t.at.steps, t.at.beta
     before = torch.cat([torch.zeros(len(t.v), 1, dtype=t.x.dtype), t.drift[:, : E - 1].cummax(1).values], dim=1)
     bound = beta * L * E * t.g.norm() + 3 * beta * L**2 * E * before
-    return _worst(t.errors.norm(dim=2), bound)
+    return _worst(t.errors.norm(dim=2), bound, _rounding(t))
 
 
 def _drift(t: Round) -> Check:
-    k = torch.arange(1, t.at.steps, dtype=t.x.dtype)  # at k = 0 both sides are 0
-    return _worst(t.drift[:, 1:-1], (4 * t.at.beta * k * t.g.norm()).expand(len(t.v), -1))
+    """For k = 1 to E, one more than is printed: the induction goes that far."""
+    k = torch.arange(1, t.at.steps + 1, dtype=t.x.dtype)
+    return _worst(t.drift[:, 1:], (4 * t.at.beta * k * t.g.norm()).expand(len(t.v), -1), float(t.x.norm()))
 
 
 def _error(t: Round) -> Check:
     L, E = t.at.smoothness, t.at.steps
-    return Check(float(t.errors.norm(dim=2).max()), float(2 * t.at.beta * L * E * t.g.norm()))
+    return Check(float(t.errors.norm(dim=2).max()), float(2 * t.at.beta * L * E * t.g.norm()), _rounding(t))
 
 
 def _summed_gradients(t: Round) -> Check:
     L, E, g = t.at.smoothness, t.at.steps, float(t.g.norm())
-    return Check(float(t.mean(t.rho).sum(0).norm()), (4 * L * t.at.beta * E**2 + E) * g)
+    return Check(float(t.mean(t.rho).sum(0).norm()), (4 * L * t.at.beta * E**2 + E) * g, E * _rounding(t))
 
 
 def _summed_gradients_squared(t: Round) -> Check:
     L, E, beta = t.at.smoothness, t.at.steps, t.at.beta
-    return Check(square(t.mean(t.rho).sum(0)), (32 * beta**2 * L**2 * E**4 + 2 * E**2) * square(t.g))
+    return Check(
+        square(t.mean(t.rho).sum(0)), (32 * beta**2 * L**2 * E**4 + 2 * E**2) * square(t.g), E**2 * _rounding(t)
+    )
 
 
 def _summed_errors(t: Round) -> Check:
     L, E = t.at.smoothness, t.at.steps
-    return Check(float(t.mean(t.errors).sum(0).norm()), float(2 * t.at.beta * L * E**2 * t.g.norm()))
+    return Check(float(t.mean(t.errors).sum(0).norm()), float(2 * t.at.beta * L * E**2 * t.g.norm()), E * _rounding(t))
 
 
-def _worst(left: Tensor, right: Tensor) -> Check:
+def _worst(left: Tensor, right: Tensor, scale: float) -> Check:
     """Of many inequalities, the one with the least room for its size."""
-    if not left.numel():
-        return Check(0.0, 0.0)
     room = (right - left) / right.clamp(min=1e-300)
     k = int(room.argmin())
-    return Check(float(left.flatten()[k]), float(right.flatten()[k]), float(right.max()))
+    return Check(float(left.flatten()[k]), float(right.flatten()[k]), scale)
+
+
+def _rounding(t: Round) -> float:
+    """The size of the numbers that gradients are made of, however small they come out."""
+    return t.at.smoothness * (1 + float(t.x.norm()))
 
 
 # Forgetting and convergence -------------------------------------------------------------------------------------------
@@ -211,7 +266,8 @@ def _worst(left: Tensor, right: Tensor) -> Check:
 def _lemma1(t: Round) -> Check:
     alpha = t.at.alpha
     share = alpha * (1 - t.at.smoothness / 2 * alpha * (1 + t.m_ratio))
-    return Check(square(t.f), (t.progress + t.overfitting() + t.gamma()) / share, abs(t.past_loss(t.x)) / share)
+    right = (t.progress + t.overfitting() + t.gamma()) / share
+    return Check(square(t.f), right, (abs(t.past_loss(t.x)) + float(t.f.norm() * t.x.norm())) / share)
 
 
 def _theorem2_kept(seen: Trajectory) -> Checks:
@@ -220,8 +276,9 @@ def _theorem2_kept(seen: Trajectory) -> Checks:
     m = 1 / (L * alpha) - 1
     least, most = _prefix(seen, lambda t: square(t.f), min), _prefix(seen, lambda t: t.m_ratio, max)
     total = _prefix(seen, lambda t: t.progress + t.overfitting() + t.gamma())
+    steady = _steady(seen)
     for T, t in enumerate(seen, 1):
-        met = _steady(seen) and m >= 0 and most[T - 1] <= m
+        met = steady and m >= 0 and most[T - 1] <= m
         yield Check(least[T - 1], 2 * L * (1 + m) / T * total[T - 1], L * t.past_loss(t.x)) if met else None
 
 
@@ -230,9 +287,10 @@ def _theorem2_sure(seen: Trajectory) -> Checks:
     alpha, beta, L = seen[0].at.alpha, seen[0].at.beta, seen[0].at.smoothness
     least, most = _prefix(seen, lambda t: square(t.f), min), _prefix(seen, lambda t: t.m_ratio, max)
     total = _prefix(seen, lambda t: t.progress + t.gamma() + beta * float(t.bias @ t.mean_a))
+    steady = _steady(seen)
     for T, t in enumerate(seen, 1):
         m = most[T - 1]
-        met = _steady(seen) and m < 1 and alpha * L <= 1
+        met = steady and m < 1 and alpha * L <= 1
         yield Check(least[T - 1], 2 / (alpha * (1 - m) * T) * total[T - 1], t.past_loss(t.x) / alpha) if met else None
 
 
@@ -241,8 +299,9 @@ def _lemma3(seen: Trajectory) -> Checks:
     L, E, beta = seen[0].at.smoothness, seen[0].at.steps, seen[0].at.beta
     least = _prefix(seen, lambda t: square(t.potential_gradient), min)
     current = _prefix(seen, lambda t: square(t.g))
+    steady = _steady(seen)
     for T, t in enumerate(seen, 1):
-        met = _steady(seen) and _error_holds(t) and L * (t.at.alpha + beta * E) <= 1
+        met = steady and _error_holds(t) and L * (t.at.alpha + beta * E) <= 1
         fall = t.potential(seen[0].x) - t.potential(t.after)
         right = 2 / (beta * T) * fall + (6 * beta * L * E**2) ** 2 * current[T - 1] / T
         yield Check(least[T - 1], right, abs(t.potential(t.x)) / beta) if met else None
@@ -260,22 +319,20 @@ def _lemma4_round(t: Round) -> Check:
 
 
 def _lemma4_joint(t: Round) -> Check:
-    """Γ(t) ≤ Q_t (‖∇h̃‖² + ω²), with ω² at x_t and for D = C, its smallest."""
-    omega = float(t.at.problem.weights @ ((t.each_g - t.each_h) ** 2).sum(1))
-    return Check(t.gamma(), 2 * growth(t, t.r_ratio) * (square(t.mean(t.each_h)) + omega), abs(t.gamma()))
+    return Check(t.gamma(), 2 * growth(t, t.r_ratio) * (square(t.mean(t.each_h)) + t.omega2), abs(t.gamma()))
 
 
 def _current_gradient(t: Round) -> Check:
-    omega = float(t.at.problem.weights @ ((t.each_g - t.each_h) ** 2).sum(1))
-    return Check(square(t.g), 2 * square(t.mean(t.each_h)) + 2 * omega)
+    return Check(square(t.g), 2 * square(t.mean(t.each_h)) + 2 * t.omega2)
 
 
 def _lemma4(seen: Trajectory) -> Checks:
     """For every T: the mean of Γ is at most Q/2 times the mean of ‖∇g‖²."""
     total, current = _prefix(seen, lambda t: t.gamma()), _prefix(seen, lambda t: square(t.g))
     most = _prefix(seen, lambda t: t.r_ratio, max)
+    steady = _steady(seen)
     for T, t in enumerate(seen, 1):
-        met = _steady(seen) and _error_holds(t)
+        met = steady and isfinite(most[T - 1]) and _error_holds(t)
         yield Check(total[T - 1] / T, growth(t, most[T - 1]) * current[T - 1] / T) if met else None
 
 
@@ -284,8 +341,9 @@ def _constant_step(seen: Trajectory) -> Checks:
     L, alpha = seen[0].at.smoothness, seen[0].at.alpha
     total, current = _prefix(seen, lambda t: t.gamma()), _prefix(seen, lambda t: square(t.g))
     most = _prefix(seen, lambda t: t.r_ratio, max)
+    steady = _steady(seen)
     for T, t in enumerate(seen, 1):
-        met = _steady(seen) and abs(60 * L * t.at.steps * t.at.beta - 1) < 1e-9
+        met = steady and isfinite(most[T - 1]) and abs(60 * L * t.at.steps * t.at.beta - 1) < 1e-9
         q = 11 / (60 * L) + 2 * most[T - 1] / (15 * L) * abs(1 - L * alpha)
         yield Check(total[T - 1] / T, q / 2 * current[T - 1] / T) if met else None
 
@@ -304,7 +362,7 @@ def _theorem5(seen: Trajectory) -> Checks:
     """Once a trajectory, at its own T; all families have losses of at least 0."""
     first = seen[0]
     met = _steady(seen) and _error_holds(first) and first.at.alpha * first.at.smoothness <= 1
-    met = met and max(t.m_ratio for t in seen) < 1
+    met = met and max(t.m_ratio for t in seen) < 1 and all(isfinite(t.r_ratio) for t in seen)
     yield Check(min(square(t.f) for t in seen), rate_bound(seen)) if met else None
 
 
@@ -344,6 +402,12 @@ def _lemma7(t: Round) -> Check:
     return Check(float(t.mean(adapted)), float(t.mean(plain)), float(t.mean(plain.abs())))
 
 
+def _lemma7_itself(t: Round) -> Check:
+    """Γ itself, interaction and all, against the bound that plain rates give (Cauchy-Schwarz)."""
+    _, plain = _shares(t)
+    return Check(t.gamma_adapted(), float(t.mean(plain)), float(t.mean(plain.abs())))
+
+
 def _server_beta(t: Round) -> Check:
     return Check(t.gamma(beta=t.remarks["server_beta"]), t.gamma(), abs(t.gamma()))
 
@@ -359,8 +423,12 @@ STATEMENTS = (
     Statement("Eq. (4), local step", "x_{k+1} = x_k − β (∇g − ∇g_i + v_k)", "none",
               _rounds(_always, _local_step)),
     Statement("Eq. (5), first v", "v_{i,0} = ∇g_i(x_t)", "none", _rounds(_always, _start_gradient)),
-    Statement("Line 12, server step", "x_{t+1} = x_t − Σ p_i (α_i m + β_i (E (g − g_i) + a_i))",
-              "the server does not adapt", _rounds(lambda t: t.at.adapt != "server", _server_update)),
+    Statement("Eq. (5), later v", "v_k − v_{k−1} = w_j (∇g_j(x_k) − ∇g_j(x_τ)) for one j", "none",
+              _rounds(_always, _later_gradients)),
+    Statement("Line 12, server step", "x_{t+1} = x_t − Σ p_i (α_i m + β_i (E (g − g_i) + a_i))", "none",
+              _rounds(_always, _server_update)),
+    Statement("Table 1, adaptive rates", "α_i = α − βΛ_i/‖m‖² or β_i = (1 − Lα) Λ_i/(L w_i ‖a_i‖²)", "clients adapt",
+              _rounds(_by_clients, _adaptive_rates)),
     Statement("Γ(t) as reported", "the run's Γ is (L/2)β²‖Σp_i a_i‖² − β(1−Lα)⟨m, Σp_i a_i⟩", "none",
               _rounds(_always, _reported_gamma)),
     Statement("S. zero bias", "E_M[b(x)] = 0 at a fixed x", "M uniform", _zero_bias),
@@ -383,18 +451,20 @@ STATEMENTS = (
               "m < 1, α ≤ 1/L †", _theorem2_sure),
     Statement("Lemma 3, corrected", "min‖∇Φ‖² ≤ 2/(βT) (Φ_0 − Φ_T) + (6βLE²)² mean‖∇g‖²",
               "β ≤ 1/(12LE), L(α + βE) ≤ 1 †", _lemma3),
-    Statement("Lemma 4, one round", "Γ ≤ ½Q_t ‖∇g‖²", "β ≤ 1/(12LE) †",
-              _rounds(lambda t: _plain(t) and _error_holds(t), _lemma4_round)),
-    Statement("Lemma 4, with ω", "Γ ≤ Q_t (‖∇h̃‖² + ω²)", "β ≤ 1/(12LE) †",
-              _rounds(lambda t: _plain(t) and _error_holds(t), _lemma4_joint)),
-    Statement("Lemma 4, corrected", "mean Γ ≤ ½Q mean‖∇g‖²", "β ≤ 1/(12LE) †", _lemma4),
+    Statement("Lemma 4, one round", "Γ ≤ ½Q_t ‖∇g‖²", "β ≤ 1/(12LE), r finite †",
+              _rounds(_growth_holds, _lemma4_round)),
+    Statement("Lemma 4, with ω", "Γ ≤ Q_t (‖∇h̃‖² + ω²)", "β ≤ 1/(12LE), r finite †",
+              _rounds(_growth_holds, _lemma4_joint)),
+    Statement("Lemma 4, corrected", "mean Γ ≤ ½Q mean‖∇g‖²", "β ≤ 1/(12LE), r finite †", _lemma4),
     Statement("S. constant β, corrected", "mean Γ ≤ ½(11/(60L) + 2r|1−Lα|/(15L)) mean‖∇g‖²",
-              "β = 1/(60LE) †", _constant_step),
+              "β = 1/(60LE), r finite †", _constant_step),
     Statement("Theorem 5, corrected", "min‖∇f‖² ≤ 2/(α(1−m)) (f(x_0)/T + ½QG² + βE(1+6βLE)DG)",
-              "m < 1, α ≤ 1/L, β ≤ 1/(12LE) †", _theorem5),
+              "m < 1, α ≤ 1/L, β ≤ 1/(12LE), r finite †", _theorem5),
     Statement("Lemma 6", "Γ_i with α_i ≤ Γ_i with α", "Λ_i ≤ 0", _lemma6),
     Statement("Lemma 7, per client", "Σ p_i Γ_i with α_i, β_i ≤ Σ p_i Γ_i with α, β", "clients adapt",
               _rounds(_by_clients, _lemma7)),
+    Statement("Lemma 7, for Γ", "Γ with α_i, β_i ≤ Σ p_i Γ_i with α, β", "clients adapt, worst case",
+              _rounds(lambda t: t.at.adapt == "worst", _lemma7_itself)),
     Statement("Section 5, server's β*", "Γ with β* ≤ Γ with β", "the server adapts",
               _rounds(lambda t: t.at.adapt == "server", _server_beta)),
     Statement("S. IFO calls", "a round costs Σ (|C^i| + |M^i| + E − 1)", "components of one row",

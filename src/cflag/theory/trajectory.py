@@ -33,6 +33,8 @@ from cflag.theory.problems import Problem, mean_output
 class Path:
     """A client's way through a round: where it was at each step, and the delayed gradient it used there."""
 
+    components: list[Tensor]
+    """The rows of each component."""
     points: list[Tensor] = field(default_factory=list)
     gradients: list[Tensor] = field(default_factory=list)
     alpha: float = 0.0
@@ -48,7 +50,7 @@ class Watched(CFlag):
         self, components: Components, at_start: GradientTable | Tensor | None, seen: PathSmoothness | None
     ) -> Iterator[Tensor]:
         """Note x_{i,k} and v_{i,k} as they pass."""
-        path = self.paths[components.client.number] = Path()
+        path = self.paths[components.client.number] = Path([part.x for part in components.parts])
         for v in super().estimates(components, at_start, seen):
             path.points.append(components.client.params.clone())
             path.gradients.append(v.clone())
@@ -92,6 +94,8 @@ class Round:
     """x_{i,k}: (N, E + 1, d)."""
     v: Tensor
     """Delayed gradients: (N, E, d)."""
+    components: tuple[list[Tensor], ...]
+    """The rows of each client's components in this round."""
     alphas: Tensor
     betas: Tensor
     remarks: Mapping[str, float]
@@ -148,6 +152,21 @@ class Round:
         return self.mean(self.each_bias)
 
     @property
+    def each_m_ratio(self) -> list[float]:
+        """m_i: the smallest with ‖b_i‖² ≤ m_i ‖∇f_i‖² here."""
+        return [_ratio(square(b), square(f)) for b, f in zip(self.each_bias, self.each_f, strict=True)]
+
+    @property
+    def each_r_ratio(self) -> list[float]:
+        """r_i: the smallest with ‖∇f_i†‖ ≤ r_i ‖∇g‖ here."""
+        return [sqrt(_ratio(square(m), square(self.g))) for m in self.each_m]
+
+    @property
+    def omega2(self) -> float:
+        """ω² = Σ p_i ‖∇g_i − ∇h̃_i‖² here, which is with D = C, its smallest."""
+        return float(self.at.problem.weights @ ((self.each_g - self.each_h) ** 2).sum(1))
+
+    @property
     def m_ratio(self) -> float:
         """The smallest m with ‖b‖² ≤ m ‖∇f‖² here; infinite where only ∇f vanishes."""
         return _ratio(square(self.bias), square(self.f))
@@ -184,11 +203,10 @@ class Round:
         away: Tensor = (self.points - self.x).norm(dim=2)
         return away
 
-    def gamma(self, alpha: float | None = None, beta: float | None = None) -> float:
-        """Γ(t) = (L/2) β² ‖Σ p_i a_i‖² − β (1 − Lα) ⟨∇f†, Σ p_i a_i⟩, at the plain rates unless others are given."""
-        alpha = self.at.alpha if alpha is None else alpha
+    def gamma(self, beta: float | None = None) -> float:
+        """Γ(t) = (L/2) β² ‖Σ p_i a_i‖² − β (1 − Lα) ⟨∇f†, Σ p_i a_i⟩, at the plain β unless another is given."""
         beta = self.at.beta if beta is None else beta
-        L, a = self.at.smoothness, self.mean_a
+        L, alpha, a = self.at.smoothness, self.at.alpha, self.mean_a
         return L / 2 * beta**2 * square(a) - beta * (1 - L * alpha) * float(self.m @ a)
 
     def gamma_adapted(self) -> float:
@@ -294,9 +312,9 @@ def follow(problem: Problem, plan: Plan, keep: Sequence[Sequence[int]] | None = 
         engine.settle()
         for number in range(plan.rounds):
             server.round = number
-            L = server.state.get("smoothness")
-            alpha, L = (plan.alpha, problem.smoothness) if L is None else (1 / (2 * L), L)
-            at = Setting(problem, memory, alpha, method.beta(server, plan.steps), plan.steps, plan.adapt, L, plan.batch)
+            beta = method.beta(server, plan.steps)
+            rule = method.rate_rule(plan.steps, beta, server.state.get("smoothness"))
+            at = Setting(problem, memory, rule.alpha, beta, plan.steps, plan.adapt, rule.smoothness, plan.batch)
             before, method.paths = server.params.clone(), {}
             engine.converse(method.round(server), server)
             cost = engine.settle().cost
@@ -324,6 +342,7 @@ def _round(
         at, x, after,
         torch.stack([torch.stack(path.points) for path in each]),
         torch.stack([torch.stack(path.gradients) for path in each]),
+        tuple(path.components for path in each),
         torch.tensor([path.alpha for path in each], dtype=torch.float64),
         torch.tensor([path.beta for path in each], dtype=torch.float64),
         dict(remarks), calls,
