@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
 import sys
+import time
 from itertools import combinations, pairwise
 from math import sqrt
 from pathlib import Path
@@ -444,3 +446,32 @@ def test_mistakes_are_one_clear_line(
     assert main(["theory", *arguments, "--out", str(tmp_path / "x")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+def test_nothing_is_left_running_when_the_command_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cflag.cli", "theory", "--out", str(tmp_path / "x")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    workers: list[str] = []
+    for _ in range(300):
+        listing = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True)
+        workers = listing.stdout.split()
+        if workers:
+            break
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    assert workers
+    for _ in range(300):
+        alive = [pid for pid in workers if Path(f"/proc/{pid}").exists() and "(zombie)" not in status(pid)]
+        if not alive:
+            break
+        time.sleep(0.1)
+    assert not alive
+
+
+def status(pid: str) -> str:
+    """Return what the system says of a process, nothing where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return "(zombie)"

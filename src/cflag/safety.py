@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -66,6 +67,18 @@ def explain_failures(folder: Path) -> Iterator[None]:
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def end_with_parent() -> None:
+    """End this process with its parent, also in the middle of its work: nobody waits for the answer any more."""
+    parent = os.getppid()
+
+    def follow() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(0)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def keep_freed_memory() -> None:

@@ -7,8 +7,6 @@ import os
 import pickle
 import signal
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -23,6 +21,7 @@ from torch import Tensor
 from cflag.conversation import Reply
 from cflag.engines.host import Host
 from cflag.errors import CflagError
+from cflag.safety import end_with_parent
 
 SMALL = 2**17
 """Bytes up to which a tensor goes through the pipe itself; several such answers fit into it without a reader."""
@@ -110,7 +109,7 @@ def _serve(host: Host, connection: Connection, parents: Connection) -> None:
     """A worker's life: take commands until the pipe closes."""
     parents.close()  # or this worker would keep its own pipe open after the parent's death
     sys.excepthook = _lost_parent
-    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
@@ -128,16 +127,9 @@ def _serve(host: Host, connection: Connection, parents: Connection) -> None:
 
 
 def _lost_parent(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The threads that hand tensors over meet a dead parent before `_follow` does; that is no news to the user."""
+    """The threads that hand tensors over may meet a dead parent before `end_with_parent` does; that is no news."""
     if not issubclass(kind, EOFError | ConnectionError):
         sys.__excepthook__(kind, error, trace)
-
-
-def _follow(parent: int) -> None:
-    """End with the parent, also in the middle of a client: nobody waits for the answer any more."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(0)
 
 
 class _Pickler(ForkingPickler):

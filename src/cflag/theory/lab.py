@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cflag.errors import UserError
-from cflag.safety import cores, one_thread
+from cflag.safety import cores, end_with_parent, one_thread
 from cflag.theory.findings import FINDINGS, Finding
 from cflag.theory.problems import Problem, check_name, make_problem
 from cflag.theory.statements import STATEMENTS, Check, Verdict, judge, rate_bound, total
@@ -229,5 +229,6 @@ def _investigated(work: tuple[str, int, int, Sequence[int]]) -> bytes:
 
 
 def _begin_worker() -> None:
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)  # threads that the parent may have used did not come along
