@@ -98,6 +98,6 @@ def _problems(report: Report) -> Table:
             f"{rates.slope(rates.constant):.2f}",
             f"{rates.slope(rates.diminishing):.2f}",
         )
-    table.caption = 'L est.: what smoothness = "auto" took it for; slopes of min ‖∇f‖² on log-log paper, paper: −0.5'
+    table.caption = "L est.: by smoothness = 'auto', ! where a statement fails with it; slopes on log-log paper"
     table.caption_justify = "left"
     return table

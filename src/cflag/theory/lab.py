@@ -22,7 +22,7 @@ from cflag.theory.trajectory import Plan, Trajectory, follow, square
 STEPS = 5
 """E in all runs."""
 
-ROUNDS = 20
+ROUNDS = 15
 """Rounds of the runs that statements are checked on."""
 
 HORIZONS = (10, 20, 40, 80)
