@@ -24,10 +24,11 @@ from cflag.learning import estimators, rates
 from cflag.learning.smoothness import POWER, from_shares, share_of
 from cflag.methods import cflag as cflag_method
 from cflag.methods.cflag import CFlag
+from cflag.theory.checks import Check
 from cflag.theory.findings import FINDINGS, parabolas
 from cflag.theory.lab import RateStudy, investigate, plans
 from cflag.theory.problems import FAMILIES, Problem, Shape, make_problem
-from cflag.theory.statements import STATEMENTS, Check, judge, statement_named
+from cflag.theory.statements import STATEMENTS, judge, statement_named
 from cflag.theory.trajectory import Plan, Trajectory, follow, square
 
 SMALL = Shape(clients=2, past=4, current=3, features=3)
@@ -329,6 +330,13 @@ def test_a_biased_memory_keeps_the_past_gradient_from_vanishing() -> None:
     seen = follow(problem, Plan(40, 1 / 6, 0.001, steps=1), keep=[[1], [0]])
     assert all(max(t.each_m_ratio) < 1 for t in seen)  # Assumption 2
     assert min(float(t.f) for t in seen) >= 0.4
+
+
+def test_the_summed_gradients_need_a_small_rate() -> None:
+    """f = g = ½x², β = 100, E = 3 from 1: x is 1, −99, 9801, their sum 9703, and the bound without β's limit 3603."""
+    (t,) = follow(parabolas([[[1, 0]]], [[[1, 0]]], 1.0), Plan(1, 0.1, 100.0, steps=3))
+    assert float(t.mean(t.rho).sum()) == pytest.approx(9703)
+    assert judge(statement_named("S. summed gradients I"), [[t]]).checked == 0
 
 
 def test_algorithm_1_ends_where_its_own_potential_is_flat() -> None:

@@ -247,7 +247,7 @@ def _tune(args: argparse.Namespace) -> None:
 
 
 def _theory(args: argparse.Namespace) -> None:
-    from cflag.results.display import PatientConsole
+    from cflag.results.display import PatientConsole, RoundsBar
 
     console = PatientConsole()
     with console.status("loading torch"):
@@ -255,15 +255,15 @@ def _theory(args: argparse.Namespace) -> None:
         from cflag.files import write_json
         from cflag.results.folder import refuse_existing
         from cflag.theory import lab
-        from cflag.theory.display import Ticker, show
+        from cflag.theory.display import show
         from cflag.theory.figures import write_figures
         from cflag.theory.problems import problem_names
     names = [args.problem] if args.problem else problem_names()
     horizons = [_rounds(text) for text in _names("--rounds", args.rounds)] if args.rounds else lab.HORIZONS
     folder = args.out or new_folder("theory")
     refuse_existing(folder)
-    with Ticker(console, len(names) * lab.rounds_of(lab.ROUNDS, horizons)) as ticker:
-        report = lab.report(names, args.seed, horizons=horizons, tick=ticker.advance)
+    with RoundsBar(console, len(names) * lab.rounds_of(lab.ROUNDS, horizons)) as bar:
+        report = lab.report(names, args.seed, horizons=horizons, tick=bar.advance)
     folder.mkdir(parents=True, exist_ok=True)
     show(console, report)
     for path in write_figures(report, folder):

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from rich import box
 from rich.console import Console
@@ -111,10 +111,10 @@ class Bar:
             self.progress.stop()
 
 
-class Overview:
-    """The progress of several runs at once: rounds done of all, or nothing where there is no terminal."""
+class RoundsBar:
+    """A bar over the rounds of several runs; nothing where there is no terminal."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, rounds: int | None = None) -> None:
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -126,14 +126,22 @@ class Overview:
             expand=True,
             disable=not console.is_terminal,
         )
-        self.bar = self.progress.add_task("", total=None)
+        self.bar = self.progress.add_task("", total=rounds)
 
-    def __enter__(self) -> Overview:
+    def __enter__(self) -> Self:
         self.progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
+
+    def advance(self, rounds: int, what: str) -> None:
+        """Some more rounds are done, of what is named."""
+        self.progress.update(self.bar, advance=rounds, description=what)
+
+
+class Overview(RoundsBar):
+    """The progress of several runs at once, counted anew each time."""
 
     def update(self, jobs: Sequence[Any]) -> None:
         """Count the rounds that are done."""

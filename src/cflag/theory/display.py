@@ -6,39 +6,9 @@ from math import isfinite
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from cflag.theory.lab import Report
-
-
-class Ticker:
-    """A bar over the rounds of all runs; nothing where there is no terminal."""
-
-    def __init__(self, console: Console, rounds: int) -> None:
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.completed}/{task.total} rounds"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-            expand=True,
-            disable=not console.is_terminal,
-        )
-        self.bar = self.progress.add_task("", total=rounds)
-
-    def __enter__(self) -> Ticker:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def advance(self, rounds: int, problem: str) -> None:
-        """Some rounds are done."""
-        self.progress.update(self.bar, advance=rounds, description=problem)
 
 
 def show(console: Console, report: Report) -> None:

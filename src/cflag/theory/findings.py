@@ -12,8 +12,8 @@ from statistics import fmean
 
 import torch
 
+from cflag.theory.checks import Check
 from cflag.theory.problems import Problem
-from cflag.theory.statements import Check
 from cflag.theory.trajectory import Plan, follow, square
 
 Rows = Sequence[Sequence[float]]

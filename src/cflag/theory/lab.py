@@ -14,9 +14,11 @@ import torch
 
 from cflag.errors import UserError
 from cflag.safety import cores, end_with_parent, one_thread
+from cflag.theory.checks import Check
+from cflag.theory.convergence import rate_bound
 from cflag.theory.findings import FINDINGS, Finding
 from cflag.theory.problems import Problem, check_name, make_problem
-from cflag.theory.statements import STATEMENTS, Check, Verdict, judge, rate_bound, total
+from cflag.theory.statements import STATEMENTS, Verdict, judge, total
 from cflag.theory.trajectory import Plan, Trajectory, follow, square
 
 STEPS = 5
