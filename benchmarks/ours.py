@@ -39,10 +39,10 @@ def main(name: str) -> None:
     method, server = experiment.method, experiment.server()
     with one_thread():
         engine = LocalEngine(experiment.host(), 2)
-        server.sizes = experiment.sizes(0)
+        server.sizes = experiment.benchmark.sizes(0)
         if job.method == "cflag":
             engine.converse(method.end_task(server), server)
-            server.task, server.sizes = 1, experiment.sizes(1)
+            server.task, server.sizes = 1, experiment.benchmark.sizes(1)
 
         def one_round() -> None:
             engine.converse(method.round(server), server, experiment.cohort(server))

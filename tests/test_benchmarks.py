@@ -24,10 +24,10 @@ def test_both_sides_evaluate_the_same_number_of_gradients(name: str, monkeypatch
     job = JOBS[name]
     experiment = open_experiment(job, source(job))
     engine, server = LocalEngine(experiment.host(), 1), experiment.server()
-    server.sizes = experiment.sizes(0)
+    server.sizes = experiment.benchmark.sizes(0)
     if job.method == "cflag":
         engine.converse(experiment.method.end_task(server), server)
-        server.task, server.sizes = 1, experiment.sizes(1)
+        server.task, server.sizes = 1, experiment.benchmark.sizes(1)
         engine.settle()
     engine.converse(experiment.method.round(server), server, experiment.cohort(server))
     cost = engine.settle().cost

@@ -17,8 +17,9 @@ from cflag.config import load_raw, merge, resolve
 from cflag.conversation import nbytes
 from cflag.data.samples import Samples
 from cflag.data.source import Split
+from cflag.engines.engine import RunningMean
 from cflag.engines.lanes import WorkerLane
-from cflag.engines.local import LocalEngine, RunningMean
+from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError, DivergedError
 from cflag.experiment import build_model, flatten
 from cflag.files import load_state
@@ -162,7 +163,7 @@ def test_batch_norm_statistics_are_the_clients_weighted_mean() -> None:
     experiment = Experiment(config, Source("two", split, split, 2), model)
     engine, server = LocalEngine(experiment.host(), 1), experiment.server()
     assert experiment.learner.params.numel() == 3 + 3 + 3 * 2 + 2  # no statistics among the parameters
-    server.sizes = experiment.sizes(0)
+    server.sizes = experiment.benchmark.sizes(0)
     engine.converse(experiment.method.round(server), server)
     parts = x.split(list(sizes))
     means = sum(p * part.mean(0) for p, part in zip((0.75, 0.25), parts, strict=True))
@@ -193,7 +194,7 @@ def test_lost_scratch_changes_nothing_with_dropout_and_batch_norm(estimator: str
         if lost:
             lose_scratch(host)
         engine = LocalEngine(host, 1)
-        server.sizes = experiment.sizes(0)
+        server.sizes = experiment.benchmark.sizes(0)
         for server.round in range(3):
             engine.converse(experiment.method.round(server), server)
         ends.append(torch.cat([server.params, server.buffers]))
@@ -216,7 +217,7 @@ def test_one_run_gives_both_accuracies(tmp_path: Path) -> None:
     settings = {**QUICK, "scenario": "class", "rounds": 4, "batch": 16, "width": 32}
     result = run("digits", method="replay", out=tmp_path / "run", **settings, replay={"lr": 0.1})
     experiment = Experiment(resolve(result.config))
-    model, source = build_model(experiment.config, experiment.benchmark.source), experiment.benchmark.source
+    model, source = build_model(experiment.config, experiment.outline), experiment.benchmark.source
     model.load_state_dict(load_state(tmp_path / "run" / "model.safetensors"))
     for task, classes in enumerate(t.classes for t in experiment.benchmark.tasks):
         mine = torch.isin(source.test.y, torch.tensor(classes))
@@ -234,7 +235,7 @@ def test_one_run_gives_both_accuracies(tmp_path: Path) -> None:
 def test_initial_accuracy_is_the_initial_models(tmp_path: Path) -> None:
     config = resolve(merge(load_raw("digits"), flatten(QUICK)))
     experiment = Experiment(config)
-    model, source = build_model(config, experiment.benchmark.source), experiment.benchmark.source
+    model, source = build_model(config, experiment.outline), experiment.benchmark.source
     result = experiment.run(tmp_path / "run")
     for task, classes in enumerate(t.classes for t in experiment.benchmark.tasks):
         mine = torch.isin(source.test.y, torch.tensor(classes))

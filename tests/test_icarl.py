@@ -162,7 +162,7 @@ class Stage:
         self.enter(0)
 
     def enter(self, task: int) -> None:
-        self.server.task, self.server.sizes = task, self.experiment.sizes(task)
+        self.server.task, self.server.sizes = task, self.experiment.benchmark.sizes(task)
 
     def end_task(self) -> None:
         self.engine.converse(self.method.end_task(self.server), self.server)

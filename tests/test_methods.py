@@ -247,7 +247,7 @@ def test_cflag_can_leave_old_heads_to_the_memory(labels: str) -> None:
     experiment = Experiment(resolve(merge(load_raw("digits"), flatten(settings))))
     host, server = experiment.host(), experiment.server()
     engine = LocalEngine(host, 1)
-    server.sizes = experiment.sizes(0)
+    server.sizes = experiment.benchmark.sizes(0)
     engine.converse(experiment.method.end_task(server), server)
     client = host.client(0, 1)
     client.begin_question("local_steps", Occasion(1, 0, 1, 5))

@@ -59,7 +59,7 @@ def lab(table_bytes: int, clients: int = 3, **own: Any) -> tuple[Experiment, Loc
 
 def end(experiment: Experiment, engine: LocalEngine) -> Tensor:
     server = experiment.server()
-    server.sizes = experiment.sizes(0)
+    server.sizes = experiment.benchmark.sizes(0)
     for server.round in range(3):
         engine.converse(experiment.method.round(server), server)
     return server.params

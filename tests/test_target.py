@@ -42,10 +42,14 @@ class Lab:
         self.engine = LocalEngine(self.host, 1)
         self.learner = self.experiment.learner
         self.server: Server = self.experiment.server()
-        self.server.sizes = self.experiment.sizes(0)
+        self.server.sizes = self.experiment.benchmark.sizes(0)
         for self.server.round in range(rounds):
             self.engine.converse(self.method().round(self.server), self.server)
-        self.server.task, self.server.round, self.server.sizes = tasks - 1, 0, self.experiment.sizes(tasks - 1)
+        self.server.task, self.server.round, self.server.sizes = (
+            tasks - 1,
+            0,
+            self.experiment.benchmark.sizes(tasks - 1),
+        )
 
     def method(self, **settings: Any) -> Target:
         config = self.experiment.config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cflag.errors import CflagError, InterruptedRunError, UserError
-from cflag.safety import cores, stop_requests
+from cflag.safety import cores, require_flower, stop_requests
 
 if TYPE_CHECKING:
     from cflag.config import Config
     from cflag.experiment import Experiment
+    from cflag.results.display import Display
+    from cflag.results.folder import RunFolder
     from cflag.results.result import Result
 
     Experiments = Iterator[tuple[Path, Experiment]]
@@ -58,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seeds", metavar="N,N,...", help="one run for each seed")
     run.add_argument("--methods", metavar="NAME,NAME,...", help="one run for each method")
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was stopped or killed")
+    run.add_argument("--engine", choices=("local", "flower-sim"), help="what carries the questions (default: local)")
+    run.add_argument("--workers", type=int, metavar="N", help="processes that compute (default: one a core)")
     run.add_argument("--quiet", action="store_true", help="no progress display")
     run.set_defaults(command=_run)
 
@@ -93,6 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument("--budget", choices=BUDGETS, default="rounds", help="as in 'compare' (default: rounds)")
     tune.add_argument("--out", type=Path, required=True, metavar="DIR", help="repeat the command to go on")
     tune.set_defaults(command=_tune)
+
+    _add_fleet(commands)
 
     theory = commands.add_parser(
         "theory",
@@ -131,6 +137,67 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_fleet(commands: Any) -> None:
+    """The commands for many machines; they need `cflag[flower]`."""
+    deploy = commands.add_parser(
+        "deploy",
+        help="run an experiment on a fleet of processes on this machine",
+        description="Start a SuperLink and SuperNodes with TLS and node authentication, run an experiment on them, and "
+        "stop them.",
+    )
+    deploy.add_argument("preset", nargs="?", metavar="PRESET | FILE.toml", help="default: digits")
+    _add_settings(deploy)
+    deploy.add_argument("--clients", type=int, metavar="N", help="how many (default: the preset's)")
+    deploy.add_argument("--out", type=Path, metavar="DIR", help="folder to write; must be new (default: runs/...)")
+    deploy.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was stopped or killed")
+    deploy.add_argument("--keep", action="store_true", help="leave the fleet running afterwards")
+    deploy.add_argument("--quiet", action="store_true", help="no progress display")
+    deploy.set_defaults(command=_deploy)
+
+    keys = commands.add_parser("keys", help="make the keys of a fleet").add_subparsers(required=True, metavar="WHOSE")
+    server_keys = keys.add_parser("server", help="an authority and the server's certificate")
+    server_keys.add_argument("folder", type=Path, metavar="DIR")
+    server_keys.add_argument("--host", required=True, metavar="NAME,...", help="names or addresses clients will use")
+    server_keys.set_defaults(command=_keys_server)
+    client_keys = keys.add_parser("client", help="a client's key pair; its .pub goes to the server's KEYS/clients/")
+    client_keys.add_argument("folder", type=Path, metavar="DIR")
+    client_keys.add_argument("--name", default="client", help="NAME.key and NAME.pub (default: client)")
+    client_keys.set_defaults(command=_keys_client)
+
+    server = commands.add_parser(
+        "server",
+        help="the server of a fleet: run an experiment with clients on other machines",
+        description="Start a SuperLink, let in the clients whose public keys are in KEYS/clients/, run an experiment.",
+    )
+    server.add_argument("preset", nargs="?", metavar="PRESET | FILE.toml", help="default: digits")
+    _add_settings(server)
+    server.add_argument("--clients", type=int, metavar="N", help="how many (default: the preset's)")
+    server.add_argument("--keys", type=Path, required=True, metavar="DIR", help="what 'cflag keys server' made")
+    server.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")
+    server.add_argument("--port", type=int, default=9092, help="default: 9092")
+    server.add_argument("--out", type=Path, metavar="DIR", help="folder to write; must be new (default: runs/...)")
+    server.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was stopped or killed")
+    server.add_argument("--keep", action="store_true", help="leave the SuperLink running afterwards")
+    server.add_argument("--quiet", action="store_true", help="no progress display")
+    server.set_defaults(command=_server)
+
+    client = commands.add_parser(
+        "client",
+        help="one client of a fleet, on the machine that has its data",
+        description="Serve as one client until stopped. Its memory and state stay in --state, its data in --data.",
+    )
+    client.add_argument("--superlink", required=True, metavar="HOST:PORT", help="the server's address")
+    client.add_argument("--ca", type=Path, required=True, metavar="FILE", help="the server's ca.crt")
+    client.add_argument("--key", type=Path, required=True, metavar="FILE", help="what 'cflag keys client' made")
+    client.add_argument("--number", type=int, required=True, metavar="N", help="which client this is, from 0")
+    client.add_argument("--state", type=Path, required=True, metavar="DIR", help="its own folder; survives restarts")
+    client.add_argument("--data", default="", metavar="DIR", help="where data sets are (default: $CFLAG_DATA)")
+    client.add_argument("--device", default="cpu", help="what computes (default: cpu)")
+    client.add_argument("--poll", type=float, default=0.1, metavar="SECONDS",
+                        help="how often to look for questions; 0: Flower's own 3 s (default: 0.1)")  # fmt: skip
+    client.set_defaults(command=_client)
+
+
 class _Version(argparse.Action):
     """Looks the version up only when asked."""
 
@@ -165,6 +232,9 @@ def _raw(args: argparse.Namespace, tuned: Iterable[tuple[str, Any]] = ()) -> dic
     settings = [*tuned, *(parse_setting(text) for text in args.set)]
     if args.data_dir:
         settings.append(("data_dir", _absolute(args.data_dir)))
+    for key in ("engine", "workers", "clients"):
+        if getattr(args, key, None) is not None:
+            settings.append((key, getattr(args, key)))
     return merge(load_raw(args.preset or "digits"), settings)
 
 
@@ -192,6 +262,70 @@ def _run(args: argparse.Namespace) -> None:
             console.print(f"together: {path}", highlight=False, soft_wrap=True)
 
 
+def _deploy(args: argparse.Namespace) -> None:
+    with require_flower():
+        from cflag.engines.flower.deploy import deploy
+    data = _absolute(args.data_dir) if args.data_dir else os.environ.get("CFLAG_DATA", "")
+    _fleet(args, lambda folder, display: deploy(folder, display, args.keep, data))
+
+
+def _server(args: argparse.Namespace) -> None:
+    with require_flower():
+        from cflag.engines.flower.deploy import ServerOptions, serve
+    for name in ("ca.crt", "server.pem", "server.key"):
+        if not (args.keys / name).is_file():
+            raise UserError(f"{args.keys / name}: there is no such file; 'cflag keys server {args.keys}' makes it")
+    options = ServerOptions(args.keys, args.host, args.port, args.keep)
+    _fleet(args, lambda folder, display: serve(folder, options, display))
+
+
+def _fleet(args: argparse.Namespace, carry: Callable[[RunFolder, Display], Result]) -> None:
+    """Open or make the run folder of a deployment, let it be carried, and show what came out."""
+    from cflag.config import resolve
+    from cflag.experiment import new_folder
+    from cflag.results.display import Bar, PatientConsole, Quiet, show_results
+    from cflag.results.folder import RunFolder
+
+    console = PatientConsole()
+    if args.resume is not None:
+        if args.preset or args.set or args.out or args.clients:
+            raise UserError("--resume takes all from the folder's config.toml; give nothing else to change")
+        folder = RunFolder.open(args.resume)
+    else:
+        args.engine = "flower"
+        config = resolve(_raw(args))
+        stem = Path(args.preset or "digits").stem
+        folder = RunFolder.create(args.out or new_folder(f"{stem}-{config.method}-{config.seed}"), config)
+    if not folder.finished:
+        console.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
+    show_results(console, [carry(folder, Quiet() if args.quiet else Bar(console))])
+
+
+def _keys_server(args: argparse.Namespace) -> None:
+    with require_flower():
+        from cflag.engines.flower.keys import make_server_keys
+    hosts = [*_names("--host", args.host), "localhost", "127.0.0.1"]
+    for path in make_server_keys(args.folder, list(dict.fromkeys(hosts))):
+        print(path)
+    print(f"copy {args.folder / 'ca.crt'} to every client; all else here stays with the server")
+
+
+def _keys_client(args: argparse.Namespace) -> None:
+    with require_flower():
+        from cflag.engines.flower.keys import make_client_key
+    for path in make_client_key(args.folder, args.name):
+        print(path)
+    print(f"copy {args.folder / args.name}.pub to the server's KEYS/clients/ under a name of its own")
+
+
+def _client(args: argparse.Namespace) -> None:
+    with require_flower():
+        from cflag.engines.flower.node import NodeOptions, run_client
+    names = ("superlink", "ca", "key", "number", "state", "device", "poll")
+    data = _absolute(args.data) if args.data else os.environ.get("CFLAG_DATA", "")
+    run_client(NodeOptions(**{name: getattr(args, name) for name in names}, data=data))
+
+
 def _resumed(args: argparse.Namespace) -> tuple[Path, Experiments]:
     """Open the run folder, or each of those in a folder of several."""
     from cflag.experiment import Experiment
@@ -201,6 +335,8 @@ def _resumed(args: argparse.Namespace) -> tuple[Path, Experiments]:
     configs = [(folder, RunFolder.open(folder).config()) for folder in _folders_in(args.resume)]
     if args.data_dir:
         configs = [(folder, replace(config, data_dir=_absolute(args.data_dir))) for folder, config in configs]
+    if args.workers is not None:
+        configs = [(folder, replace(config, workers=args.workers)) for folder, config in configs]
     return args.resume, ((folder, Experiment(config)) for folder, config in configs)
 
 
@@ -277,7 +413,7 @@ def _theory(args: argparse.Namespace) -> None:
 
 def _refuse_with_resume(args: argparse.Namespace) -> None:
     given = {"PRESET": args.preset, "--set": args.set, "--out": args.out, "--seeds": args.seeds}
-    given |= {"--methods": args.methods}
+    given |= {"--methods": args.methods, "--engine": args.engine}
     for name, value in given.items():
         if value:
             raise UserError(f"{name} cannot be changed when resuming: --resume takes all from the folder's config.toml")

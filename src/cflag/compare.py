@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from cflag.config import Config, merge, resolve
 from cflag.conversation import Conversation
-from cflag.engines.local import Account, LocalEngine
+from cflag.engines.engine import Account
+from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.experiment import Experiment
 from cflag.results.folder import RunFolder
@@ -95,7 +96,7 @@ def price(config: Config, budget: Budget) -> Price:
     prices = []
     with one_thread():
         for task in range(config.tasks):
-            server.task, server.sizes = task, experiment.sizes(task)
+            server.task, server.sizes = task, experiment.benchmark.sizes(task)
             begin, cohort = cost_of(method.begin_task(server)), experiment.cohort(server)
             first = begin + cost_of(method.round(server), cohort=cohort)
             a_round = cost_of(method.round(server), cohort=cohort)

@@ -44,7 +44,15 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     is asked before and after a task is asked of everyone."""
     eval_every: int = 1
     """Measure the accuracy so far every so many rounds; a task's last round is always measured."""
-    engine: Literal["local"] = "local"
+    engine: Literal["local", "flower-sim", "flower"] = "local"
+    """What carries questions and answers: this machine, Flower's simulation on it, or Flower over many (`cflag deploy`,
+    `cflag server`). Changes no number."""
+    min_clients: int = 1
+    """With `flower`: how many clients a question needs answers from; with fewer the server waits."""
+    deadline: float = 600.0
+    """With `flower`: seconds a client has for an answer; then the others go on without it."""
+    patience: float = 600.0
+    """With `flower`: seconds the server waits for clients, all at the start and `min_clients` later."""
     workers: int = 0
     """Worker processes; 0 means one a core, 1 means this process alone. Changes no number."""
     device: str = "cpu"
@@ -69,7 +77,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
 
     def numbers(self) -> dict[str, Any]:
         """Return what decides a run's numbers, to tell whether a checkpoint belongs to this config."""
-        other = {"workers", "data_dir", "device", *self.other_settings}
+        other = {"workers", "data_dir", "device", "min_clients", "deadline", "patience", *self.other_settings}
         return {key: value for key, value in self.to_dict().items() if key not in other}
 
     def to_toml(self) -> str:
@@ -81,7 +89,9 @@ TABLES = ("memory", "settings", "other_settings")
 FIRST = ("method", "source", "scenario", "clients", "tasks", "rounds", "seed", "zeta", "model")
 
 LEAST = {
-    **dict.fromkeys(("tasks", "clients", "rounds", "batch", "min_samples", "eval_every", "table_bytes"), 1),
+    **dict.fromkeys(
+        ("tasks", "clients", "rounds", "batch", "min_samples", "eval_every", "table_bytes", "min_clients"), 1
+    ),
     **dict.fromkeys(("samples_per_class", "test_per_class", "image_size", "steps", "width", "workers"), 0),
     "seed": 0,
 }
@@ -90,11 +100,19 @@ LEAST = {
 def load_file(path: Path) -> dict[str, Any]:
     """Return a TOML file's raw values."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return load_text(path.read_text(encoding="utf-8"), path)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a readable TOML file ({error})") from None
+
+
+def load_text(text: str, where: Path) -> dict[str, Any]:
+    """Return the raw values of TOML text that came from somewhere."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{where}: not a readable TOML file ({error})") from None
 
 
 def load_raw(given: str) -> dict[str, Any]:
@@ -204,7 +222,7 @@ def _check(config: Config) -> None:
     for key, least in LEAST.items():
         if getattr(config, key) < least:
             raise UserError(f"{key} = {getattr(config, key)} must be at least {least}")
-    for key in ("zeta", "epochs"):
+    for key in ("zeta", "epochs", "deadline", "patience"):
         if not 0 < getattr(config, key) < float("inf"):
             raise UserError(f"{key} = {getattr(config, key)} must be positive and finite")
     _check_cohort(config)
@@ -223,6 +241,11 @@ def _check_cohort(config: Config) -> None:
         raise UserError(
             f"clients_per_round = {asked:g} must be a number of clients up to {config.clients}, "
             "a fraction below 1, or 0 for all"
+        )
+    if config.min_clients > config.cohort_size():
+        raise UserError(
+            f"min_clients = {config.min_clients} is more than the {config.cohort_size()} clients of a round; "
+            "lower it or raise clients_per_round"
         )
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from cflag.errors import CflagError
+
 Value = Tensor | float
 """What travels: a tensor or a number."""
 
@@ -25,6 +27,14 @@ class Ask:
     def __init__(self, question: Callable[..., Answer], **sent: Value | None) -> None:
         self.question = question.__name__
         self.sent = {name: value for name, value in sent.items() if value is not None}
+
+    @classmethod
+    def named(cls, question: str, sent: Mapping[str, Value], method: object) -> Ask:
+        """Return a question that came by name, as one of a method's own functions."""
+        function = None if question.startswith("_") else getattr(method, question, None)
+        if not callable(function):
+            raise CflagError(f"{type(method).__name__} has no question '{question}'")
+        return cls(function, **sent)
 
 
 class Mean(dict[str, Any]):

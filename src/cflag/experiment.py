@@ -18,9 +18,11 @@ from torch import nn
 from cflag.config import CUSTOM, Config, load_raw, merge, resolve
 from cflag.data import sources
 from cflag.data.benchmark import Benchmark
+from cflag.data.outline import Outline
 from cflag.data.source import Source
+from cflag.engines.engine import Counts, Engine
 from cflag.engines.host import Host
-from cflag.engines.local import Counts, LocalEngine
+from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
 from cflag.learning.learner import Learner, Loss
 from cflag.methods.base import Method
@@ -30,7 +32,7 @@ from cflag.results.display import Bar, Display, Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.history import History
 from cflag.results.result import Result
-from cflag.safety import cores, explain_failures, one_thread, stop_requests
+from cflag.safety import cores, explain_failures, one_thread, require_flower, stop_requests
 from cflag.server import Server
 from cflag.streams import stream, torch_seed
 
@@ -47,24 +49,34 @@ class Experiment:
         source: Source | None = None,
         model: nn.Module | None = None,
         loss: Loss | None = None,
+        outline: Outline | None = None,
     ) -> None:
         self.config = config
-        _check_custom(config.source, source, "source")
         _check_custom(config.model, model, "model")
-        source = source or sources.load(config.source, sources.data_dir_or_default(config.data_dir))
-        self.benchmark = Benchmark(source, config)
-        config.memory.check_limits(self.benchmark.train(0, 0))
+        if outline is None:
+            self.benchmark = self._load(source)
+            outline = self.benchmark.outline
+        self.outline = outline
         self.method: Method = get_method(config.method)(config.settings, config)
         self.learner = Learner(
-            copy.deepcopy(model) if model is not None else build_model(config, self.benchmark.source),
-            self.benchmark.heads,
-            self.benchmark.normalise,
+            copy.deepcopy(model) if model is not None else build_model(config, outline),
+            outline.heads,
+            outline.normalise,
             config.device,
             loss,
             channels_last=model is None and config.model in CHANNELS_LAST,
         )
-        self.learner.check(self.benchmark.train(0, 0)[:1], self.benchmark.source.classes)
+        self.learner.check(outline.blank(), outline.classes)
         self._initial = (self.learner.params.clone(), self.learner.buffers.clone())
+
+    def _load(self, source: Source | None) -> Benchmark:
+        """Deal the data, and see that the memory can hold some."""
+        config = self.config
+        _check_custom(config.source, source, "source")
+        source = source or sources.load(config.source, sources.data_dir_or_default(config.data_dir))
+        benchmark = Benchmark(source, config)
+        config.memory.check_limits(benchmark.train(0, 0))
+        return benchmark
 
     def run(self, out: Path, display: Display | None = None) -> Result:
         """Run from the beginning into a new folder."""
@@ -83,32 +95,47 @@ class Experiment:
         params, buffers = self._initial
         return Server(params.clone(), buffers.clone(), self.config.rounds, self.learner, self.config.seed)
 
-    def sizes(self, task: int) -> dict[int, int]:
-        """Return how many samples each client has of a task."""
-        return {client: self.benchmark.size(client, task) for client in range(self.benchmark.clients)}
-
-    def cohort(self, server: Server) -> Sequence[int] | None:
-        """Draw the clients that take part in a round, or None where everyone does."""
+    def cohort(self, server: Server, away: frozenset[int] = frozenset()) -> Sequence[int] | None:
+        """Draw the clients that take part in a round, or None where everyone does; others stand in for those away."""
         count = self.config.cohort_size()
-        if count == self.benchmark.clients:
+        if count == self.outline.clients:
             return None
         rng = stream(self.config.seed, "cohort", server.task, server.round)
-        return sorted(rng.choice(self.benchmark.clients, size=count, replace=False).tolist())
+        drawn = rng.choice(self.outline.clients, size=count, replace=False).tolist()
+        spare = rng.permutation([n for n in range(self.outline.clients) if n not in drawn]).tolist() if away else []
+        present = [number for number in [*drawn, *spare] if number not in away]
+        return sorted(present[:count])
 
     def _run(self, folder: RunFolder, display: Display) -> Result:
         if folder.finished:
             return Result.load(folder.path)
+        if self.config.engine != "local":
+            return self._simulate(folder, display)
         with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:
-            engine = LocalEngine(self.host(), self._workers(), stopped)
-            try:
-                return self._learn(engine, folder, display)
-            finally:
-                display.stop()
-                engine.close()
+            return self.learn(LocalEngine(self.host(), self._workers(), stopped), folder, display)
 
-    def _learn(self, engine: LocalEngine, folder: RunFolder, display: Display) -> Result:
+    def _simulate(self, folder: RunFolder, display: Display) -> Result:
+        """Hand the run over to Flower's simulation."""
+        if self.config.engine == "flower":
+            raise UserError(f"{folder.path} is a deployment's; go on with: cflag deploy --resume {folder.path}")
+        if CUSTOM in (self.config.source, self.config.model):
+            raise UserError("engine = 'flower-sim' starts processes that know built-in sources and models only")
+        with explain_failures(folder.path), require_flower():
+            from cflag.engines.flower.deploy import simulate
+
+            return simulate(folder, self.config, display)
+
+    def learn(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
+        """Let an engine carry the experiment to its end, from wherever the folder says it is."""
+        try:
+            return self._learn(engine, folder, display)
+        finally:
+            display.stop()
+            engine.close()
+
+    def _learn(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """The story: task after task, round after round."""
-        tasks, rounds, method = len(self.benchmark.tasks), self.config.rounds, self.method
+        tasks, rounds, method = len(self.outline.tasks), self.config.rounds, self.method
         server = self.server()
         history = self._restore(engine, folder, server)
         display.start(self.config.method, tasks, rounds, history.done)
@@ -119,11 +146,11 @@ class Experiment:
             started = time.perf_counter()
             server.task, server.round = divmod(done, rounds)
             if not server.sizes or server.round == 0:
-                server.sizes = self.sizes(server.task)
+                server.sizes = engine.sizes(server.task)
 
             if server.round == 0:
                 engine.converse_around(method.begin_task(server), server)
-            engine.converse(method.round(server), server, self.cohort(server))
+            engine.converse(method.round(server), server, self.cohort(server, engine.away()))
             if server.round == rounds - 1:
                 engine.converse_around(method.end_task(server), server)
 
@@ -134,18 +161,18 @@ class Experiment:
 
         return self._finish(folder, server, history)
 
-    def _evaluate(self, engine: LocalEngine, server: Server) -> Counts | None:
+    def _evaluate(self, engine: Engine, server: Server) -> Counts | None:
         """Test all tasks at the end of one, those seen so far in between, on schedule."""
         last = server.round == self.config.rounds - 1
         if not last and (server.round + 1) % self.config.eval_every:
             return None
         with nullcontext() if last else engine.uncounted():  # tests in between are for the curves alone
             engine.converse(self.method.before_test(server), server)
-        tasks = range(len(self.benchmark.tasks) if last else server.task + 1)
+        tasks = range(len(self.outline.tasks) if last else server.task + 1)
         return engine.evaluate(server, tasks, self.method.tested_with(server))
 
     def _checkpoint(
-        self, engine: LocalEngine, folder: RunFolder, server: Server, history: History, record: dict[str, Any]
+        self, engine: Engine, folder: RunFolder, server: Server, history: History, record: dict[str, Any]
     ) -> None:
         """Write the round down so that everything after it can be lost."""
         history.clients.update(engine.save(folder.checkpoints, f"{server.task + 1}-{server.round + 1}"))
@@ -153,16 +180,17 @@ class Experiment:
         history.model_sent = engine.model_sent(server)
         history.peak_mb = max(history.peak_mb, engine.peak_mb())
         state = {f"state.{name}": value for name, value in server.state.items()}
+        state |= {f"engine.{name}": value for name, value in engine.kept().items()}
         config = {"config": self.config.numbers(), "format": FORMAT}
         folder.save_checkpoint(
             {"params": server.params, "buffers": server.buffers, **config, **state, **history.to_dict()}
         )
 
-    def _restore(self, engine: LocalEngine, folder: RunFolder, server: Server) -> History:
+    def _restore(self, engine: Engine, folder: RunFolder, server: Server) -> History:
         """Take up the last checkpoint, where there is one."""
         saved = folder.load_checkpoint()
         if saved is None:
-            return History(self.benchmark.heads.by_task)
+            return History(self.outline.by_task)
         if saved.pop("format", None) != FORMAT:
             raise UserError(f"{folder.path} was begun by another version of cflag; start a new run")
         refuse_changed(saved.pop("config"), self.config.numbers(), folder.path)
@@ -172,6 +200,7 @@ class Experiment:
             value = saved.pop(name)
             on_device = value.to(server.params.device) if isinstance(value, torch.Tensor) else value
             server.state[name.removeprefix("state.")] = on_device
+        engine.take_back({n.removeprefix("engine."): saved.pop(n) for n in list(saved) if n.startswith("engine.")})
         history = History.from_dict(saved)
         engine.restore(folder.checkpoints, history.clients)
         engine.note_model_sent(server, history.model_sent)
@@ -237,11 +266,11 @@ def refuse_changed(before: Mapping[str, Any], now: Mapping[str, Any], path: Path
             )
 
 
-def build_model(config: Config, source: Source) -> nn.Module:
+def build_model(config: Config, outline: Outline) -> nn.Module:
     """Build a built-in model; its initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(config.seed, "model"))
-        model: nn.Module = MODELS.get(config.model)(source.shape, source.classes, config)
+        model: nn.Module = MODELS.get(config.model)(outline.shape, outline.classes, config)
     return model
 
 

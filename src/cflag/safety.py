@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from cflag.errors import CflagError, DivergedError, InterruptedRunError
+from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 
 _outer: threading.Event | None = None
 
@@ -45,9 +45,20 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def explain_failures(folder: Path) -> Iterator[None]:
+def require_flower() -> Iterator[None]:
+    """Say what to install where Flower is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("flwr", "ray"):
+            raise
+        raise UserError("this needs Flower; install it with: pip install 'cflag[flower]'") from None
+
+
+@contextmanager
+def explain_failures(folder: Path, command: str = "run") -> Iterator[None]:
     """Say in one line what went wrong in a run and how to go on."""
-    go_on = f"continue with: cflag run --resume {folder}"
+    go_on = f"continue with: cflag {command} --resume {folder}"
     try:
         yield
     except InterruptedRunError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cflag.data.outline import Outline
 from cflag.data.partitions import Indices, by_shares, by_subject, draw_shares, in_turn, refuse_poor
 from cflag.data.samples import Samples
 from cflag.data.scenarios import make_tasks
@@ -45,10 +45,16 @@ class Benchmark:
         self.options = options
         self.source = source = _resized(_reduced(source, options), options.image_size)
         self.tasks = make_tasks(source, options.scenario, options.tasks, options.class_order, options.seed)
-        own = torch.zeros(len(self.tasks), source.classes, dtype=torch.bool)
-        for index, task in enumerate(self.tasks):
-            own[index, list(task.classes)] = True
-        self.heads = Heads(own, by_task=options.scenario == "task")
+        self.outline = Outline(
+            shape=source.shape,
+            dtype=str(source.train.x.dtype).removeprefix("torch."),
+            classes=source.classes,
+            mean=source.mean,
+            std=source.std,
+            tasks=tuple(task.classes for task in self.tasks),
+            by_task=options.scenario == "task",
+            clients=options.clients,
+        )
         present = source.test.y.unique().tolist()
         for index, task in enumerate(self.tasks):
             if not set(task.classes) & set(present):
@@ -56,12 +62,24 @@ class Benchmark:
         dealt = [self._deal(index) for index in range(len(self.tasks))]
         self._train = [train for train, _ in dealt]
         self._test = [test for _, test in dealt]
-        self._statistics = cache(self._make_statistics)
 
     @property
     def clients(self) -> int:
         """The number of clients."""
         return self.options.clients
+
+    @property
+    def heads(self) -> Heads:
+        """Which outputs belong to which task."""
+        return self.outline.heads
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Turn raw samples into what a model takes."""
+        return self.outline.normalise(x)
+
+    def sizes(self, task: int) -> dict[int, int]:
+        """Return how many training samples each client has of a task."""
+        return {client: self.size(client, task) for client in range(self.clients)}
 
     def size(self, client: int, task: int) -> int:
         """Return how many training samples a client has of a task."""
@@ -82,21 +100,6 @@ class Benchmark:
     def tests(self, clients: Sequence[int], task: int) -> Samples:
         """Return the held-out samples of several clients, one client's after another's."""
         return self._cut(self.source.test, np.concatenate([self._test[task][client] for client in clients]), task)
-
-    def normalise(self, x: Tensor) -> Tensor:
-        """Turn raw samples into what a model takes: bytes to [0, 1], then zero mean and unit variance."""
-        if x.dtype == torch.uint8:
-            x = x.float() / 255
-        if self.source.mean == (0.0,) and self.source.std == (1.0,):
-            return x
-        mean, std = self._statistics(x.dim(), x.dtype, x.device)
-        return (x - mean) / std
-
-    def _make_statistics(self, dims: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the source's mean and standard deviation, ready to be broadcast over samples."""
-        shape = (1, -1, *[1] * (dims - 2))
-        mean, std = (torch.tensor(values, dtype=dtype, device=device) for values in (self.source.mean, self.source.std))
-        return mean.view(shape), std.view(shape)
 
     def _cut(self, split: Split, indices: Indices, task: int) -> Samples:
         chosen = torch.from_numpy(indices)

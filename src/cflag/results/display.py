@@ -45,6 +45,10 @@ class Display(Protocol):
         """A round is finished."""
         ...
 
+    def note(self, text: str) -> None:
+        """Something happened that a person may want to know."""
+        ...
+
     def stop(self) -> None:
         """The run ended, well or not."""
         ...
@@ -57,6 +61,9 @@ class Quiet:
         """Show nothing."""
 
     def update(self, record: dict[str, Any]) -> None:
+        """Show nothing."""
+
+    def note(self, text: str) -> None:
         """Show nothing."""
 
     def stop(self) -> None:
@@ -104,6 +111,10 @@ class Bar:
             self.console.print(
                 f"{self.name}: task {record['task']}/{self.tasks} done, accuracy so far {100 * accuracy:.1f} %"
             )
+
+    def note(self, text: str) -> None:
+        """Write a line above the bar."""
+        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def stop(self) -> None:
         """Take the bar down."""

@@ -2,6 +2,7 @@
 
 config.toml          the resolved config
 metrics.jsonl        one line a round
+events.log           who was missing or came back, where clients are on other machines
 checkpoint/          the server after the last round, and each client's state as of then
 result.json, model.safetensors, figures/    once the run is finished
 """
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metrics = path / "metrics.jsonl"
+        self.events = path / "events.log"
         self.checkpoints = path / "checkpoint"
         self._client_files: set[str] | None = None
 
@@ -66,11 +70,26 @@ class RunFolder:
         A POSIX lock, because worker processes do not inherit it and so cannot hold it longer than their parent.
         """
         with open(self.path / ".lock", "w") as file:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(f"{self.path} is in use by another process") from None
+            for trial in range(5):
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if trial == 4:
+                        raise UserError(f"{self.path} is in use by another process") from None
+                    time.sleep(0.05)  # `in_use` of another process may have been looking
             yield
+
+    def in_use(self) -> bool:
+        """Whether another process carries this run at the moment."""
+        try:
+            with open(self.path / ".lock") as file:
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
 
     def append(self, record: dict[str, Any]) -> int:
         """Add a line to the metrics; return the file's length after it."""
@@ -79,6 +98,12 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())  # the checkpoint that counts this line comes after it
             return file.tell()
+
+    def say(self, text: str) -> None:
+        """Add a line to the run's events: what a person may want to know beside the numbers."""
+        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        with open(self.events, "a", encoding="utf-8") as file:
+            file.write(f"{now}  {' '.join(text.split())}\n")
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Replace the checkpoint in one step, then drop client files it no longer names."""

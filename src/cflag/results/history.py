@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from cflag.config import Config
-from cflag.engines.local import Account, Counts
+from cflag.engines.engine import Account, Counts
 from cflag.results.result import Result, versions
 from cflag.server import Server
 
@@ -63,6 +63,7 @@ class History:
             "gamma": remarks.pop("gamma", None),
             **remarks,
             **({"cohort": account.remarkers()} if len(account.remarkers()) < len(server.sizes) else {}),
+            **({"missing": {str(n): why for n, why in sorted(account.missing.items())}} if account.missing else {}),
             "clients": per_client,
             **spent,
         }

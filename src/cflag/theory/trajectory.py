@@ -304,10 +304,10 @@ def follow(problem: Problem, plan: Plan, keep: Sequence[Sequence[int]] | None = 
     engine = LocalEngine(host, workers=1)
     seen: Trajectory = []
     with one_thread():
-        server.sizes = experiment.sizes(0)
+        server.sizes = experiment.benchmark.sizes(0)
         engine.converse(method.end_task(server), server)
         memory = _memories([host.clients[i].memory for i in sorted(host.clients)], problem.past, keep)
-        server.task, server.sizes = 1, experiment.sizes(1)
+        server.task, server.sizes = 1, experiment.benchmark.sizes(1)
         engine.converse(method.begin_task(server), server)
         engine.settle()
         for number in range(plan.rounds):

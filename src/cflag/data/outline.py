@@ -1,0 +1,84 @@
+"""The outline of a benchmark: what may be known of it without any of its samples.
+
+A server that has no data plans with it, and clients that should work together compare theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cflag.data.samples import Samples
+from cflag.learning.heads import Heads
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The shape of a sample, the classes of each task, and how raw samples become a model's inputs."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    tasks: tuple[tuple[int, ...], ...]
+    """The classes of each task, as output numbers."""
+    by_task: bool
+    """Whether a sample's task is known when it is answered: the task-incremental scenario."""
+    clients: int
+
+    @cached_property
+    def heads(self) -> Heads:
+        """Which outputs belong to which task."""
+        own = torch.zeros(len(self.tasks), self.classes, dtype=torch.bool)
+        for index, classes in enumerate(self.tasks):
+            own[index, list(classes)] = True
+        return Heads(own, self.by_task)
+
+    def blank(self) -> Samples:
+        """Return one sample of nothing, to try a model on."""
+        x = torch.zeros((1, *self.shape), dtype=getattr(torch, self.dtype))
+        return Samples(x, torch.tensor([self.tasks[0][0]]), torch.zeros(1, dtype=torch.long))
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Turn raw samples into what a model takes: bytes to [0, 1], then zero mean and unit variance."""
+        if x.dtype == torch.uint8:
+            x = x.float() / 255
+        if self.mean == (0.0,) and self.std == (1.0,):
+            return x
+        place = (x.dim(), x.dtype, x.device)
+        if place not in self._statistics:
+            shape = (1, -1, *[1] * (x.dim() - 2))
+            mean, std = (torch.tensor(v, dtype=x.dtype, device=x.device).view(shape) for v in (self.mean, self.std))
+            self._statistics[place] = mean, std
+        mean, std = self._statistics[place]
+        return (x - mean) / std
+
+    @cached_property
+    def _statistics(self) -> dict[tuple[int, torch.dtype, torch.device], tuple[Tensor, Tensor]]:
+        """The mean and standard deviation, ready to be broadcast over samples."""
+        return {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outline as JSON values."""
+        lists = {"shape": list(self.shape), "mean": list(self.mean), "std": list(self.std)}
+        plain = {"dtype": self.dtype, "classes": self.classes, "by_task": self.by_task, "clients": self.clients}
+        return {**lists, **plain, "tasks": [list(classes) for classes in self.tasks]}
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> Outline:
+        """Take back what `to_dict` returned."""
+        return cls(
+            shape=tuple(raw["shape"]),
+            dtype=raw["dtype"],
+            classes=raw["classes"],
+            mean=tuple(raw["mean"]),
+            std=tuple(raw["std"]),
+            tasks=tuple(tuple(classes) for classes in raw["tasks"]),
+            by_task=raw["by_task"],
+            clients=raw["clients"],
+        )

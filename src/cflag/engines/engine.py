@@ -1,0 +1,202 @@
+"""What every engine does: carry conversations between a server and clients, and keep the account of their cost."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from cflag.conversation import Answer, Ask, Conversation, Cost, Mean, Reply, Value, nbytes
+from cflag.errors import CflagError, DivergedError
+from cflag.server import Server
+
+Counts = Tensor
+"""(clients, tasks, 3): right answers with the task known, right answers without, and samples."""
+
+
+class Account:
+    """What a round cost, and what clients remarked in it."""
+
+    def __init__(self) -> None:
+        self.cost = Cost()
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self.remarks: dict[int, dict[str, float | str]] = {}
+        self.missing: dict[int, str] = {}
+        """Clients that were asked and gave no answer that could be used, and why."""
+
+    def add(self, number: int, reply: Reply) -> None:
+        """Enter a client's reply; of a remark made in two questions of a round the first counts."""
+        self.cost += reply.cost
+        self.bytes_up += nbytes(reply.answer)
+        if reply.remarks:
+            self.remarks[number] = {**reply.remarks, **self.remarks.get(number, {})}
+
+    def remarkers(self) -> list[int]:
+        """Return the clients that remarked something: those that took part in the round itself."""
+        return sorted(self.remarks)
+
+
+class Engine(ABC):
+    """Carries conversations between one server and its clients, wherever they are."""
+
+    def __init__(self, clients: int) -> None:
+        self.everyone = range(clients)
+        self.account = Account()
+        self._sent = Sent()
+
+    @abstractmethod
+    def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
+        """Put a question to every client of a cohort; return the weighted mean of the answers, Σ p_i answer_i."""
+
+    @abstractmethod
+    def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
+        """Test the global model, and what a method sends with it, on every client's held-out samples of these tasks."""
+
+    @abstractmethod
+    def sizes(self, task: int) -> dict[int, int]:
+        """Return how many samples each client has of a task."""
+
+    @abstractmethod
+    def save(self, folder: Path, stamp: str) -> dict[int, str]:
+        """Save the clients that changed; return the files they are in."""
+
+    @abstractmethod
+    def restore(self, folder: Path, names: Mapping[int, str]) -> None:
+        """Clients are from now on what was saved under these names."""
+
+    @abstractmethod
+    def peak_mb(self) -> float:
+        """Return the largest memory this engine's processes on this machine ever had, added."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop what the engine started."""
+
+    def away(self) -> frozenset[int]:
+        """Return the clients that cannot be asked at present."""
+        return frozenset()
+
+    def kept(self) -> dict[str, Any]:
+        """Return what the engine itself must find again after a restart: tensors and JSON values."""
+        return {}
+
+    def take_back(self, kept: Mapping[str, Any]) -> None:  # noqa: B027 (most engines keep nothing)
+        """Take back what `kept` returned."""
+
+    def converse(self, conversation: Conversation, server: Server, cohort: Sequence[int] | None = None) -> None:
+        """Carry a conversation with a cohort, or with everyone, to its end."""
+        try:
+            ask = next(conversation)
+            while True:
+                ask = conversation.send(self.ask(ask, server, cohort))
+        except StopIteration:
+            return
+
+    def converse_around(self, conversation: Conversation, server: Server) -> None:
+        """Carry a conversation before or after a task, with everyone; remarks are for those of a round alone."""
+        remarks = dict(self.account.remarks)
+        self.converse(conversation, server)
+        self.account.remarks = remarks
+
+    def settle(self) -> Account:
+        """Return the account since the last time, and open a new one."""
+        account, self.account = self.account, Account()
+        return account
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Carry conversations that are measurement: what they cost and remark stays out of the account."""
+        account, sent = self.account, self._sent
+        self.account = Account()
+        yield
+        self.account, self._sent = account, sent
+
+    def count_down(self, ask: Ask, server: Server, numbers: Sequence[int]) -> None:
+        """The global model travels to a client once for as long as it does not change, the rest with each question."""
+        sent, before = self._sent.plus(server, numbers), self._sent.holders(server)
+        whole = nbytes({"params": server.params, "buffers": server.buffers}) * (len(sent.clients) - len(before))
+        self.account.bytes_down += nbytes(ask.sent) * len(numbers) + whole
+        self._sent = sent
+
+    def model_sent(self, server: Server) -> list[int]:
+        """Return the clients that already have the global model as it is."""
+        return sorted(self._sent.holders(server))
+
+    def note_model_sent(self, server: Server, numbers: Iterable[int]) -> None:
+        """From now on these clients have the global model, until it changes."""
+        self._sent = self._sent.plus(server, numbers)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Which clients have which global model: a tensor, as it was when it had this version."""
+
+    params: Tensor | None = None
+    version: int = 0
+    clients: frozenset[int] = frozenset()
+
+    def holders(self, server: Server) -> frozenset[int]:
+        """Return the clients that have the global model as it is."""
+        same = self.params is server.params and self.version == server.params._version
+        return self.clients if same else frozenset()
+
+    def plus(self, server: Server, numbers: Iterable[int]) -> Sent:
+        """Return the state of things after the model went to these clients, too."""
+        return Sent(server.params, server.params._version, self.holders(server) | frozenset(numbers))
+
+
+class RunningMean:
+    """One running sum, whatever the number of clients."""
+
+    def __init__(self) -> None:
+        self.total: dict[str, Any] = {}
+        self.first: int | None = None
+
+    def add(self, answer: Answer, weight: float, number: int) -> None:
+        """Add a client's answer times its weight."""
+        if self.first is None:
+            self.first = number
+            self.total = {k: v * weight for k, v in answer.items()}
+            return
+        if _shapes(answer) != _shapes(self.total):
+            raise CflagError(
+                f"client {number} answered {_shapes(answer)} where client {self.first} answered {_shapes(self.total)}"
+            )
+        for name, value in answer.items():
+            if isinstance(value, Tensor):
+                self.total[name].add_(value, alpha=weight)
+            else:
+                self.total[name] += weight * value
+
+    def result(self) -> Mean:
+        """Return the sum: the weights add up to one."""
+        return Mean(self.total)
+
+
+def _shapes(answer: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {k: tuple(v.shape) if isinstance(v, Tensor) else () for k, v in answer.items()}
+
+
+def check_finite(reply: Reply, number: int, ask: Ask, server: Server) -> None:
+    """Refuse an answer that is no longer a number, before it reaches the model."""
+    values = {**reply.answer, **{k: v for k, v in reply.remarks.items() if isinstance(v, float)}}
+    for name, value in values.items():
+        if not _finite(value):
+            raise DivergedError(
+                f"client {number}'s {name} is not finite in task {server.task + 1}, round {server.round + 1} "
+                f"(question '{ask.question}'): training diverged; try a smaller learning rate"
+            )
+
+
+def _finite(value: Value) -> bool:
+    """Whether all numbers are: where their sum is, they are; where it is not, it may be too large a sum."""
+    if not isinstance(value, Tensor):
+        return isfinite(value)
+    return isfinite(value.sum().item()) or bool(value.isfinite().all())

@@ -1,0 +1,72 @@
+"""The ClientApp: what a SuperNode runs for each message of cflag's ServerApp.
+
+The node says which client it is and where it keeps its state and finds its data:
+--node-config 'partition-id=0 state-dir="/var/lib/cflag" data-dir="/data"'
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from cflag.engines.flower.station import Parcel, Station, Stations
+from cflag.engines.flower.wire import pack, unpack
+from cflag.errors import CflagError
+
+SIMULATION = "CFLAG_SIMULATION_STATE"
+"""The environment variable by which `cflag run --engine flower-sim` says where simulated clients keep their state."""
+
+client = ClientApp()
+stations = Stations(keeps=False)
+
+
+@client.query()
+def hello(message: Message, context: Context) -> Message:
+    """Say who this client is."""
+    return _reply(message, context, lambda station, head, sent: station.hello())
+
+
+@client.train()
+def answer(message: Message, context: Context) -> Message:
+    """Answer a question of the method."""
+    return _reply(message, context, Station.answer)
+
+
+@client.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Test the global model on held-out samples."""
+    return _reply(message, context, Station.evaluate)
+
+
+def _reply(message: Message, context: Context, serve: Callable[[Station, Any, Any], Parcel]) -> Message:
+    """Let the client's station serve a message; a failure that a person can mend is told to the server in one line."""
+    head, sent = unpack(message.content)
+    try:
+        station = stations.get(*_place(context), head)
+        answered, tensors = serve(station, head, sent)
+    except CflagError as error:
+        stations.drop()
+        answered, tensors = {"error": str(error)}, {}
+    except Exception:
+        stations.drop()
+        raise
+    return Message(pack({**answered, "experiment": head["experiment"]}, tensors), reply_to=message)
+
+
+def _place(context: Context) -> tuple[Path, int, dict[str, str]]:
+    """Return the state folder, the client's number, and what this machine decides of the config."""
+    node = context.node_config
+    if "partition-id" not in node:
+        raise CflagError("this SuperNode does not say which client it is; start it with --node-config 'partition-id=0'")
+    number = int(node["partition-id"])
+    if "state-dir" in node:
+        own = {"data_dir": str(node.get("data-dir", "")), "device": str(node.get("device", "cpu"))}
+        return Path(str(node["state-dir"])), number, own
+    if SIMULATION in os.environ:
+        return Path(os.environ[SIMULATION]) / f"client-{number}", number, {}
+    raise CflagError("this SuperNode has no place for its state; start it with --node-config 'state-dir=\"/a/folder\"'")

@@ -1,0 +1,375 @@
+"""The engine that carries conversations over Flower, to clients that may be slow, away, or wrong.
+
+Answers are summed in the order of the clients' numbers, as in every engine, so with all clients there the numbers are
+those of the local engine.
+"""
+
+from __future__ import annotations
+
+import resource
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Message
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from cflag.config import Config
+from cflag.conversation import Answer, Ask, Conversation, Cost, Mean, Occasion, Reply, Value
+from cflag.data.outline import Outline
+from cflag.engines.engine import Counts, Engine, RunningMean, check_finite
+from cflag.engines.flower.post import NO_ANSWER, Letter, Post, failures
+from cflag.engines.flower.roll import HELLO, Roll, shapes
+from cflag.engines.flower.wire import Bundle, GarbageError, Position, Question, pack, unpack
+from cflag.engines.host import GlobalModel
+from cflag.errors import CflagError, DivergedError
+from cflag.server import Server
+
+ROOM = 2**26
+"""Bytes an answer may have beside eight times the model."""
+
+
+@dataclass
+class Missed:
+    """A question around a task that some clients did not hear; they answer it before anything later."""
+
+    question: Question
+    clients: set[int]
+
+
+class FlowerEngine(Engine):
+    """Carries conversations between one server and the clients behind Flower's grid."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        config: Config,
+        experiment: str,
+        say: Callable[[str], None],
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        super().__init__(config.clients)
+        self.config = config
+        self.experiment = experiment
+        self.attempt = secrets.token_hex(8)
+        self.say = say
+        self.post = Post(grid, stopped)
+        self.roll = Roll(self.post, experiment, config, say)
+        self.missed: list[Missed] = []
+        self._holds: dict[int, frozenset[str]] = {}
+        self._shapes: dict[tuple[str, int], dict[str, tuple[int, ...]]] = {}
+        self._position: Position = (-1, 0)
+        self._lasting = False
+
+    def gather(self) -> Outline:
+        """Wait for the clients; return the outline of their benchmark."""
+        return self.roll.gather()
+
+    def away(self) -> frozenset[int]:
+        """Return the clients that cannot be asked at present."""
+        self.roll.look()
+        return frozenset(self.everyone) - self.roll.present
+
+    def sizes(self, task: int) -> dict[int, int]:
+        """Return how many samples each client that ever was here has of a task."""
+        return {number: self.roll.size(number, task) for number in sorted(self.roll.members)}
+
+    def converse_around(self, conversation: Conversation, server: Server) -> None:
+        """Carry a conversation before or after a task; who misses it will catch up."""
+        self._lasting = True
+        super().converse_around(conversation, server)
+        self._lasting = False
+
+    def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
+        """Put a question to every client of a cohort that is there; return the weighted mean of the good answers."""
+        numbers = list(self.everyone if cohort is None else cohort)
+        position = self._next_position(server)
+        self._welcome()
+        needed = min(self.config.min_clients, len(numbers))
+        self.roll.wait_for(needed, set(numbers))
+        asked = [number for number in numbers if number in self.roll.present]
+        for number in asked:  # who joined since the task began
+            server.sizes.setdefault(number, self.roll.size(number, server.task))
+        occasion = Occasion(server.task, server.round, sum(server.sizes[n] for n in asked), len(asked))
+        model = GlobalModel(server.params, server.buffers)
+        question = Question(ask.question, ask.sent, model, occasion, position)
+        self.count_down(ask, server, asked)
+        replies = self._replies(question, asked, needed, ask, server)
+        if self._lasting:
+            self._note_missed(question, set(numbers) - set(replies))
+        return self._mean(replies, occasion)
+
+    def _mean(self, replies: Mapping[int, Reply], occasion: Occasion) -> Mean:
+        """Sum in the order of numbers; where clients are missing, the weights of the others add up to one again."""
+        mean = RunningMean()
+        for number in sorted(replies):
+            reply = replies[number]
+            self.account.add(number, reply)
+            mean.add(reply.answer, reply.samples / occasion.samples, number)
+        heard = sum(reply.samples for reply in replies.values())
+        total = mean.result()
+        if heard == occasion.samples:
+            return total
+        return Mean({name: value * (occasion.samples / heard) for name, value in total.items()})
+
+    def _replies(
+        self, question: Question, asked: Sequence[int], needed: int, ask: Ask, server: Server
+    ) -> dict[int, Reply]:
+        """Ask until enough good answers are there; a question may be repeated, it is answered once."""
+        good: dict[int, Reply] = {}
+        end = time.monotonic() + self.config.patience
+        while True:
+            good.update(self._once(question, [number for number in asked if number not in good], ask, server))
+            if len(good) >= needed:
+                return good
+            if time.monotonic() > end:
+                raise CflagError(
+                    f"question '{question.name}' has {len(good)} good answers and min_clients = {needed}; "
+                    f"gave up after {self.config.patience:.0f} s"
+                )
+            self.roll.wait_for(needed, set(asked))
+            self.post.wait(1.0)
+
+    def _once(self, question: Question, asked: Sequence[int], ask: Ask, server: Server) -> dict[int, Reply]:
+        """Ask each of these clients once; those that do not answer well are noted as missing, with the reason."""
+        present = [number for number in asked if number in self.roll.present]
+        heard, why = self._exchange("train", question.head(), question.tensors(), present)
+        replies: dict[int, Reply] = {}
+        for number, (head, tensors) in heard.items():
+            try:
+                replies[number] = self._read(number, head, tensors, question, server)
+            except (GarbageError, KeyError, TypeError, ValueError) as error:
+                why[number] = f"refused: {error}"
+        self._drop_misshapen(replies, question, why)
+        self._drop_infinite(replies, why, ask, server)
+        self._note(why)
+        return replies
+
+    def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
+        """Let every client that is there test the global model on its own held-out samples of these tasks."""
+        self._welcome()
+        self.roll.wait_for(self.config.min_clients, set(self.everyone))
+        given = {name: value for name, value in sent.items() if value is not None}
+        model = GlobalModel(server.params, server.buffers)
+        question = Question("", given, model, Occasion(server.task, server.round, 0, 0), self._position)
+        head = {**question.head(), "tasks": list(tasks)}
+        heard, why = self._exchange("evaluate", head, question.tensors(), sorted(self.roll.present))
+        counts = torch.zeros(len(self.everyone), len(tasks), 3, dtype=torch.long)
+        for number, (head, _) in heard.items():
+            try:
+                counts[number] = _checked(head["counts"], [self.roll.members[number].test_sizes[t] for t in tasks])
+            except (GarbageError, KeyError, TypeError, ValueError) as error:
+                why[number] = f"refused: {error}"
+        self._note(why)
+        return counts
+
+    def save(self, folder: Path, stamp: str) -> dict[int, str]:
+        """Clients keep their state themselves."""
+        return {}
+
+    def restore(self, folder: Path, names: Mapping[int, str]) -> None:
+        """Clients find their state themselves, by the position of the question they are asked."""
+
+    def kept(self) -> dict[str, Any]:
+        """Return the questions that someone still has to catch up on."""
+        kept: dict[str, Any] = {"missed": [{**m.question.head(), "clients": sorted(m.clients)} for m in self.missed]}
+        for k, missed in enumerate(self.missed):
+            kept.update({f"missed.{k}.{name}": tensor for name, tensor in missed.question.tensors().items()})
+        return kept
+
+    def take_back(self, kept: Mapping[str, Any]) -> None:
+        """Take back what `kept` returned."""
+        self.missed = []
+        for k, head in enumerate(kept.get("missed", [])):
+            prefix = f"missed.{k}."
+            tensors = {name.removeprefix(prefix): v for name, v in kept.items() if name.startswith(prefix)}
+            self.missed.append(Missed(Question.read(head, tensors), set(head["clients"])))
+
+    def peak_mb(self) -> float:
+        """Return the largest memory of the server's own process; clients are elsewhere."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+    def close(self) -> None:
+        """Nothing here was started by the engine."""
+
+    # Who is there -----------------------------------------------------------------------------------------------------
+
+    def _welcome(self) -> None:
+        """Let in who came (back), after they caught up with the tasks that changed meanwhile."""
+        self.roll.look()
+        for number in sorted(self.roll.present):
+            for missed in [m for m in self.missed if number in m.clients]:
+                question = missed.question
+                heard, why = self._exchange("train", question.head(), question.tensors(), [number])
+                if number not in heard:
+                    self._note(why)
+                    break
+                missed.clients.discard(number)
+                self.say(f"client {number} caught up on task {question.occasion.task + 1} ('{question.name}')")
+        self.missed = [m for m in self.missed if m.clients]
+
+    def _note(self, why: Mapping[int, str]) -> None:
+        """Write down who was missing and why; who is silent is away until it says hello."""
+        for number, reason in why.items():
+            self.account.missing[number] = reason
+            self.say(f"client {number}: {reason}")
+            self._holds.pop(number, None)
+            if reason.startswith(NO_ANSWER):
+                self.roll.lose(number)
+
+    def _note_missed(self, question: Question, clients: set[int]) -> None:
+        if clients:
+            still = Question(
+                question.name,
+                {k: v.clone() if isinstance(v, Tensor) else v for k, v in question.sent.items()},
+                GlobalModel(question.model.params.clone(), question.model.buffers.clone()),
+                question.occasion,
+                question.position,
+            )
+            self.missed.append(Missed(still, clients))
+
+    def _next_position(self, server: Server) -> Position:
+        done = server.task * server.rounds + server.round
+        self._position = (done, self._position[1] + 1) if self._position[0] == done else (done, 0)
+        return self._position
+
+    # Over the wire ----------------------------------------------------------------------------------------------------
+
+    def _exchange(
+        self, kind: str, head: Mapping[str, Any], tensors: Mapping[str, Tensor], numbers: Sequence[int]
+    ) -> tuple[dict[int, tuple[dict[str, Any], dict[str, Tensor]]], dict[int, str]]:
+        """Put one question to clients; return what was heard, and why the others were not.
+
+        A client that is silent until the deadline and then says hello lost the question, or its answer got lost: it is
+        asked once more. One that lost its copy of a tensor is sent it again.
+        """
+        bundle, seconds = Bundle(tensors), self.config.deadline
+        heard: dict[int, tuple[dict[str, Any], dict[str, Tensor]]] = {}
+        why: dict[int, str] = {}
+        left = list(numbers)
+        for trial in range(3):
+            letters = self._letters(kind, head, bundle, left)
+            answered: set[int] = set()
+            again: list[int] = []
+            for number, message in self.post.exchange(letters, seconds):
+                answered.add(number)
+                try:
+                    parcel = self._open(number, message, bundle)
+                except GarbageError as error:
+                    why[number] = str(error)
+                    continue
+                if parcel[0].get("lacks"):
+                    self._holds.pop(number, None)
+                    again.append(number)
+                else:
+                    heard[number] = parcel
+            silent = [number for number in left if number not in answered]
+            left = again + ([] if trial else self._alive(silent))
+            if not left:
+                break
+        why.update(failures(numbers, {**heard, **why}, f"{NO_ANSWER} within {seconds:g} s"))
+        return heard, why
+
+    def _alive(self, silent: Sequence[int]) -> list[int]:
+        """Return which silent clients are idle, so that the question or its answer must have been lost."""
+        connected = self.post.nodes()
+        letters = {
+            number: Letter(self.roll.members[number].node, "query", self.roll.hello)
+            for number in silent
+            if self.roll.members[number].node in connected
+        }
+        return sorted(number for number, message in self.post.exchange(letters, min(HELLO, 10.0)) if message)
+
+    def _letters(self, kind: str, head: Mapping[str, Any], bundle: Bundle, numbers: Sequence[int]) -> dict[int, Letter]:
+        """Write the letters; clients that hold the same tensors get the same content, which Flower stores once."""
+        whole = {**head, "tensors": bundle.digests, "experiment": self.experiment, "attempt": self.attempt}
+        contents: dict[frozenset[str], Any] = {}
+        letters = {}
+        for number in numbers:
+            needs = bundle.without(self._holds.get(number, frozenset()))
+            key = frozenset(needs)
+            if key not in contents:
+                contents[key] = pack(whole, needs)
+            letters[number] = Letter(self.roll.members[number].node, kind, contents[key])
+        return letters
+
+    def _open(self, number: int, message: Message, bundle: Bundle) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Read a reply as far as the wire is concerned; a node that Flower lost counts as silent."""
+        if message.has_error():
+            raise GarbageError(f"{NO_ANSWER}: {' '.join(str(message.error.reason).split())[:300]}")
+        limit = 8 * sum(tensor.nbytes for tensor in bundle.tensors.values()) + ROOM
+        try:
+            head, tensors = unpack(message.content, limit)
+        except GarbageError as error:
+            raise GarbageError(f"refused: {error}") from None
+        if head.get("experiment") != self.experiment:
+            raise GarbageError(f"refused: it answers for experiment {str(head.get('experiment'))[:40]}")
+        if "error" in head:
+            raise GarbageError(f"{NO_ANSWER}: {str(head['error'])[:300]}")
+        if head.get("number") != number:
+            raise GarbageError(f"refused: it answers as client {str(head.get('number'))[:20]}")
+        holds = head.get("holds", [])
+        self._holds[number] = frozenset(map(str, holds)) if isinstance(holds, list) else frozenset()
+        return head, tensors
+
+    def _read(
+        self, number: int, head: Mapping[str, Any], tensors: Mapping[str, Tensor], question: Question, server: Server
+    ) -> Reply:
+        """Check all of an answer that does not depend on the others'."""
+        if head["position"] != list(question.position):
+            raise GarbageError(f"it answers question {head['position']}, asked was {list(question.position)}")
+        if head["samples"] != server.sizes[number]:
+            raise GarbageError(f"it counts {head['samples']} samples; it has {server.sizes[number]}")
+        numbers = {str(k): _number(v) for k, v in dict(head["numbers"]).items()}
+        current, memory = (int(_number(v)) for v in head["cost"])
+        remarks = {str(k): v if isinstance(v, str) else _number(v) for k, v in dict(head["remarks"]).items()}
+        answer: Answer = {k: v.to(server.params.device) for k, v in tensors.items()}
+        return Reply({**answer, **numbers}, head["samples"], Cost(current, memory), remarks)
+
+    def _drop_misshapen(self, replies: dict[int, Reply], question: Question, why: dict[int, str]) -> None:
+        """An answer must have the names and shapes that this question's answers had, or that most have."""
+        key = (question.name, question.occasion.task)
+        if key not in self._shapes and replies:
+            votes = Counter(tuple(sorted(shapes(reply.answer).items())) for reply in replies.values())
+            self._shapes[key] = dict(votes.most_common(1)[0][0])
+        for number in list(replies):
+            given = shapes(replies[number].answer)
+            if given != self._shapes[key]:
+                why[number] = f"refused: it answers {str(given)[:200]}, expected {self._shapes[key]}"
+                del replies[number]
+
+    def _drop_infinite(self, replies: dict[int, Reply], why: dict[int, str], ask: Ask, server: Server) -> None:
+        """One client whose numbers are not finite is refused; if nobody's are, training diverged."""
+        last: DivergedError | None = None
+        for number in list(replies):
+            try:
+                check_finite(replies[number], number, ask, server)
+            except DivergedError as error:
+                last = error
+                why[number] = "refused: its answer is not finite"
+                del replies[number]
+        if last is not None and not replies:
+            raise last
+
+
+def _number(value: Any) -> float:
+    """Return a plain number, or refuse."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise GarbageError(f"{str(value)[:40]} is not a number")
+    return value
+
+
+def _checked(counts: Any, sizes: Sequence[int]) -> Tensor:
+    """Refuse counts of right answers that cannot be."""
+    rows = torch.tensor(counts, dtype=torch.long)
+    if rows.shape != (len(sizes), 3) or rows[:, 2].tolist() != list(sizes):
+        raise GarbageError(f"its test counts are not of {list(sizes)} samples")
+    if bool((rows[:, :2] < 0).any()) or bool((rows[:, :2] > rows[:, 2:]).any()):
+        raise GarbageError("its test counts are not between none and all")
+    return rows

@@ -1,0 +1,186 @@
+"""The roll: which client is behind which node, what its data look like from outside, and who is away.
+
+Node ids are Flower's and random; a client's number is its own, and decides the order of sums.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Message
+
+import cflag
+from cflag.config import Config
+from cflag.data.outline import Outline
+from cflag.engines.flower.post import Letter, Post
+from cflag.engines.flower.wire import GarbageError, pack, unpack
+from cflag.errors import CflagError
+from cflag.files import strict_json
+
+HELLO = 60.0
+"""Seconds a node has to say who it is; the first time it also loads torch and the data."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client that said who it is."""
+
+    node: int
+    outline: str
+    """Its benchmark's outline as JSON, to compare."""
+    sizes: list[int]
+    test_sizes: list[int]
+
+
+class Roll:
+    """Keeps track of who is there. `present` holds the clients that can be asked."""
+
+    def __init__(self, post: Post, experiment: str, config: Config, say: Callable[[str], None]) -> None:
+        self.post = post
+        self.config = config
+        self.say = say
+        self.members: dict[int, Member] = {}
+        self.present: set[int] = set()
+        self.hello = pack({"experiment": experiment, "config": config.to_toml()}, {})
+        self._experiment = experiment
+        self._asked: dict[int, float] = {}
+        self._pending: dict[str, int] = {}
+        self._refused: dict[int, str] = {}
+
+    def gather(self) -> Outline:
+        """Wait for everyone, or, when patience is over, for as many as are needed; return what their data agree on."""
+        everyone, config = set(range(self.config.clients)), self.config
+        end = time.monotonic() + config.patience
+        told = 0.0
+        while self.present != everyone:
+            now = time.monotonic()
+            if now > end:
+                self._enough_or_give_up()
+                break
+            if now > told + 20:
+                here = len(self.present)
+                self.say(
+                    f"waiting for clients: {here} of {config.clients} are here; "
+                    f"in {end - now:.0f} s the run goes on if at least {config.min_clients} are"
+                )
+                told = now
+            self.look()
+            self.post.wait(0.1)
+        return self._agreed()
+
+    def wait_for(self, needed: int, among: set[int]) -> None:
+        """Wait until so many of these clients are here."""
+        end = time.monotonic() + self.config.patience
+        if len(self.present & among) >= needed:
+            return
+        self.say(
+            f"waiting for clients: {len(self.present & among)} of the {needed} needed are here; "
+            f"giving up in {self.config.patience:.0f} s"
+        )
+        while len(self.present & among) < needed:
+            if time.monotonic() > end:
+                raise CflagError(
+                    f"only {len(self.present & among)} clients are here and min_clients = {needed}; gave up after "
+                    f"{self.config.patience:.0f} s"
+                )
+            self.look()
+            self.post.wait(0.1)
+        self.say(f"{len(self.present & among)} clients are here; going on")
+
+    def look(self) -> set[int]:
+        """Greet nodes that are new or were away, without waiting; return the clients that came in."""
+        connected = self.post.nodes()
+        known = {self.members[number].node for number in self.present}
+        now = time.monotonic()
+        for node in sorted(connected - known):
+            if now - self._asked.get(node, -HELLO) >= HELLO or node not in self._pending.values():
+                self._asked[node] = now
+                self._pending.update(self.post.send({node: Letter(node, "query", self.hello)}, HELLO))
+        came = set()
+        for node, message in self.post.collect(self._pending):
+            number = self._enter(node, message)
+            if number is not None:
+                came.add(number)
+        return came
+
+    def lose(self, number: int) -> None:
+        """A client did not answer: it is away until it says hello again."""
+        self.present.discard(number)
+
+    def size(self, number: int, task: int) -> int:
+        """Return how many samples a client says it has of a task."""
+        return self.members[number].sizes[task]
+
+    def _enter(self, node: int, message: Message) -> int | None:
+        """Take a node's word for who it is, if nobody else is that client."""
+        try:
+            number, member = self._read(node, message)
+        except (GarbageError, KeyError, TypeError, ValueError) as error:
+            self._refuse(node, str(error))
+            return None
+        other = self.members.get(number)
+        if other is not None and other.node != node and number in self.present:
+            self._refuse(node, f"it says it is client {number}, which another node already is")
+            return None
+        if self.members and member.outline != self._outline():
+            self._refuse(node, f"client {number}'s data are of another benchmark: other classes, shape or scaling")
+            return None
+        self.members[number] = member
+        self.present.add(number)
+        return number
+
+    def _read(self, node: int, message: Message) -> tuple[int, Member]:
+        if message.has_error():
+            raise GarbageError(message.error.reason)
+        head, _ = unpack(message.content)
+        if "error" in head:
+            raise GarbageError(str(head["error"])[:500])
+        if head["experiment"] != self._experiment:
+            raise GarbageError("it answers for another experiment")
+        if head["version"] != cflag.__version__:
+            raise GarbageError(f"it runs cflag {head['version']}, this server {cflag.__version__}")
+        number, outline = head["number"], head["outline"]
+        if type(number) is not int or not 0 <= number < self.config.clients:
+            raise GarbageError(f"it says it is client {number}; there are clients 0 to {self.config.clients - 1}")
+        tasks = len(Outline.from_dict(outline).tasks)
+        sizes, tests = (_counts(head[name], tasks) for name in ("sizes", "test_sizes"))
+        return number, Member(node, strict_json(outline), sizes, tests)
+
+    def _refuse(self, node: int, why: str) -> None:
+        if self._refused.get(node) != why:  # once is enough: it will be greeted again
+            self._refused[node] = why
+            self.say(f"refused node {node}: {why}")
+
+    def _outline(self) -> str:
+        """Return what most clients say."""
+        return Counter(member.outline for member in self.members.values()).most_common(1)[0][0]
+
+    def _agreed(self) -> Outline:
+        import json
+
+        return Outline.from_dict(json.loads(self._outline()))
+
+    def _enough_or_give_up(self) -> None:
+        if len(self.present) < self.config.min_clients:
+            raise CflagError(
+                f"only {len(self.present)} of {self.config.clients} clients came in {self.config.patience:.0f} s and "
+                f"min_clients = {self.config.min_clients}; are the others running, and their keys registered?"
+            )
+        absent = sorted(set(range(self.config.clients)) - self.present)
+        self.say(f"going on without clients {', '.join(map(str, absent))}; they may join later")
+
+
+def _counts(values: Any, tasks: int) -> list[int]:
+    """Return a list of counts, one a task, or refuse it."""
+    if not isinstance(values, list) or len(values) != tasks or any(type(v) is not int or v < 0 for v in values):
+        raise GarbageError(f"its sizes are {str(values)[:80]}")
+    return values
+
+
+def shapes(values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each value of an answer."""
+    return {name: tuple(getattr(value, "shape", ())) for name, value in values.items()}

@@ -1,0 +1,75 @@
+"""The ServerApp: the experiment's loop, over Flower's grid instead of this machine's processes.
+
+`cflag deploy` and `cflag server` submit it; `flwr run` does, too, for people with a SuperLink of their own:
+flwr run APP cflag -c 'preset="digits" settings="rounds=3" out="/abs/path/run"'
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from cflag.config import Config, load_raw, merge, parse_setting, resolve
+from cflag.engines.flower.engine import FlowerEngine
+from cflag.errors import CflagError
+from cflag.experiment import Experiment, new_folder
+from cflag.files import write_atomically, write_json
+from cflag.results.display import Quiet
+from cflag.results.folder import RunFolder
+from cflag.safety import explain_failures, one_thread, stop_requests
+
+OUTCOME = "outcome.json"
+"""How the server process ended, for whoever started it."""
+
+server = ServerApp()
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    """Open the run folder that the run config names, or make it, and learn."""
+    folder = _folder(context.run_config)
+    try:
+        serve(grid, folder)
+    except CflagError as error:
+        write_json(folder.path / OUTCOME, {"exit_code": error.exit_code, "error": str(error)})
+        raise
+
+
+def serve(grid: Grid, folder: RunFolder, say: Callable[[str], None] | None = None) -> None:
+    """Carry the folder's experiment to its end."""
+    if folder.finished:
+        return
+    (folder.path / OUTCOME).unlink(missing_ok=True)
+    config = folder.config()
+    with explain_failures(folder.path, _command(config)), folder.locked(), one_thread(), stop_requests() as stopped:
+        engine = FlowerEngine(grid, config, experiment_name(folder), say or folder.say, stopped)
+        experiment = Experiment(config, outline=engine.gather())
+        experiment.learn(engine, folder, Quiet())
+
+
+def _command(config: Config) -> str:
+    """Return which command resumes such a run."""
+    return "deploy" if config.engine == "flower" else "run"
+
+
+def experiment_name(folder: RunFolder) -> str:
+    """Return the name under which clients keep their state of this run: made once, the same after a restart."""
+    path = folder.path / "experiment"
+    if not path.is_file():
+        write_atomically(path, secrets.token_hex(8).encode())
+    return path.read_text().strip()
+
+
+def _folder(run_config: Mapping[str, Any]) -> RunFolder:
+    """Open the run folder `out`; without one, make one for the preset and settings."""
+    out = str(run_config.get("out", ""))
+    if out and (Path(out) / "config.toml").is_file():
+        return RunFolder.open(Path(out))
+    settings = [parse_setting(text) for text in str(run_config.get("settings", "")).split(";") if text.strip()]
+    config: Config = resolve(merge(load_raw(str(run_config["preset"])), [*settings, ("engine", "flower")]))
+    return RunFolder.create(Path(out) if out else new_folder(f"flower-{config.method}-{config.seed}"), config)

@@ -1,0 +1,126 @@
+"""A client's end of the wire: answers the server's questions with the client's own data and state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import cflag
+from cflag.config import Config, load_text, resolve
+from cflag.conversation import Ask
+from cflag.engines.flower.states import StateFolder, stamp
+from cflag.engines.flower.wire import Question, Shelf
+from cflag.engines.host import Host
+from cflag.errors import CflagError
+from cflag.experiment import Experiment
+
+Parcel = tuple[dict[str, Any], dict[str, Tensor]]
+"""A head and a body."""
+
+
+class Station:
+    """One client of one experiment, with what it needs to answer.
+
+    `keeps` says whether this process will be there for the next question, too: only then does the server leave out
+    tensors that it sent before.
+    """
+
+    def __init__(self, number: int, experiment: Experiment, host: Host, states: StateFolder, keeps: bool) -> None:
+        if not 0 <= number < experiment.config.clients:
+            raise CflagError(f"partition-id = {number}: this experiment has clients 0 to {host.benchmark.clients - 1}")
+        self.number = number
+        self.experiment = experiment
+        self.host = host
+        self.states = states
+        self.keeps = keeps
+        self.shelf = Shelf()
+
+    def hello(self) -> Parcel:
+        """Say who this is, and what its data look like from outside."""
+        deal, tasks = self.experiment.benchmark, range(len(self.experiment.benchmark.tasks))
+        head = {
+            "number": self.number,
+            "version": cflag.__version__,
+            "outline": deal.outline.to_dict(),
+            "sizes": [deal.size(self.number, task) for task in tasks],
+            "test_sizes": [deal.test_size(self.number, task) for task in tasks],
+        }
+        return head, {}
+
+    def answer(self, head: Mapping[str, Any], sent: Mapping[str, Tensor]) -> Parcel:
+        """Answer a question and keep what it changed, before the answer leaves."""
+        tensors = self.shelf.open(head["tensors"], sent)
+        if tensors is None:
+            return {"number": self.number, "lacks": True}, {}
+        question, attempt = Question.read(head, tensors), head["attempt"]
+        saved = self.states.before(question.position, attempt)
+        ask = Ask.named(question.name, question.sent, self.host.method)
+        (reply,) = self.host.answer([(self.number, saved)], ask, question.model, question.occasion)
+        list(self.host.save(self.states.folder, stamp(question.position)))
+        where = {"task": question.occasion.task + 1, "round": question.occasion.round + 1, "question": question.name}
+        self.states.answered(question.position, attempt, where)
+        return {
+            "number": self.number,
+            "position": list(question.position),
+            "samples": reply.samples,
+            "cost": [reply.cost.current, reply.cost.memory],
+            "remarks": dict(reply.remarks),
+            "numbers": {k: v for k, v in reply.answer.items() if not isinstance(v, Tensor)},
+            "holds": sorted(self.shelf.held) if self.keeps else [],
+        }, {k: v for k, v in reply.answer.items() if isinstance(v, Tensor)}
+
+    def evaluate(self, head: Mapping[str, Any], sent: Mapping[str, Tensor]) -> Parcel:
+        """Test the global model on this client's held-out samples."""
+        tensors = self.shelf.open(head["tensors"], sent)
+        if tensors is None:
+            return {"number": self.number, "lacks": True}, {}
+        question = Question.read(head, tensors)
+        counts = self.host.evaluate(
+            [[self.number]], head["tasks"], question.model, question.occasion.task, question.sent
+        )
+        held = sorted(self.shelf.held) if self.keeps else []
+        return {"number": self.number, "counts": next(counts)[0].tolist(), "holds": held}, {}
+
+
+class Stations:
+    """The stations of one process; one of a simulation's serves several clients with one model and one data set."""
+
+    def __init__(self, keeps: bool) -> None:
+        self.keeps = keeps
+        self.name = ""
+        self.open: dict[int, Station] = {}
+
+    def get(self, folder: Path, number: int, node: Mapping[str, Any], head: Mapping[str, Any]) -> Station:
+        """Return a client's station for the experiment that a message is about."""
+        name = str(head.get("experiment"))
+        if not re.fullmatch(r"[0-9a-f]{16}", name):
+            raise CflagError(f"'{name}' is not the name of an experiment")
+        states = StateFolder(folder / name)
+        if "config" in head:
+            states.learn(head["config"])
+        if states.config is None:
+            raise CflagError(f"experiment {name} is unknown to client {number}: its state folder has nothing of it")
+        if name != self.name:
+            torch.set_num_threads(1)
+            config = resolve(load_text(states.config, states.folder / "config.toml"))
+            self.experiment = Experiment(_own(config, node))
+            self.host = self.experiment.host()
+            self.name, self.open = name, {}
+        if number not in self.open:
+            self.open[number] = Station(number, self.experiment, self.host, states, self.keeps)
+        return self.open[number]
+
+    def drop(self) -> None:
+        """Forget all that is in memory: after a failure the state on disk is what counts."""
+        self.name, self.open = "", {}
+
+
+def _own(config: Config, node: Mapping[str, Any]) -> Config:
+    """The experiment is the server's; where the data are and what computes is this machine's."""
+    return replace(config, workers=1, **node)
