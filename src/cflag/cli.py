@@ -151,6 +151,8 @@ def _add_fleet(commands: Any) -> None:
     deploy.add_argument("--out", type=Path, metavar="DIR", help="folder to write; must be new (default: runs/...)")
     deploy.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was stopped or killed")
     deploy.add_argument("--keep", action="store_true", help="leave the fleet running afterwards")
+    deploy.add_argument("--no-database", dest="database", action="store_false",
+                        help="a SuperLink without database: faster; if it dies the round is repeated")  # fmt: skip
     deploy.add_argument("--quiet", action="store_true", help="no progress display")
     deploy.set_defaults(command=_deploy)
 
@@ -178,6 +180,8 @@ def _add_fleet(commands: Any) -> None:
     server.add_argument("--out", type=Path, metavar="DIR", help="folder to write; must be new (default: runs/...)")
     server.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was stopped or killed")
     server.add_argument("--keep", action="store_true", help="leave the SuperLink running afterwards")
+    server.add_argument("--no-database", dest="database", action="store_false",
+                        help="a SuperLink without database: faster; if it dies the round is repeated")  # fmt: skip
     server.add_argument("--quiet", action="store_true", help="no progress display")
     server.set_defaults(command=_server)
 
@@ -264,9 +268,10 @@ def _run(args: argparse.Namespace) -> None:
 
 def _deploy(args: argparse.Namespace) -> None:
     with require_flower():
-        from cflag.engines.flower.deploy import deploy
+        from cflag.engines.flower.deploy import FleetOptions, deploy
     data = _absolute(args.data_dir) if args.data_dir else os.environ.get("CFLAG_DATA", "")
-    _fleet(args, lambda folder, display: deploy(folder, display, args.keep, data))
+    fleet = FleetOptions(data, args.keep, args.database)
+    _fleet(args, lambda folder, display: deploy(folder, fleet, display))
 
 
 def _server(args: argparse.Namespace) -> None:
@@ -275,7 +280,7 @@ def _server(args: argparse.Namespace) -> None:
     for name in ("ca.crt", "server.pem", "server.key"):
         if not (args.keys / name).is_file():
             raise UserError(f"{args.keys / name}: there is no such file; 'cflag keys server {args.keys}' makes it")
-    options = ServerOptions(args.keys, args.host, args.port, args.keep)
+    options = ServerOptions(args.keys, args.host, args.port, args.keep, args.database)
     _fleet(args, lambda folder, display: serve(folder, options, display))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cflag.config import Config
@@ -32,15 +32,29 @@ STARTS = 120.0
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Where the SuperLink listens, its keys, and whether it stays when the run is finished."""
+    """Where the SuperLink listens, its keys, whether it stays when the run is finished, and whether it has a database.
+
+    Without one it is twice as fast. If it dies then, the run goes on from its last checkpoint instead of where it was.
+    """
 
     keys: Path
     host: str = LOOPBACK
     port: int = 0
     keep: bool = False
+    database: bool = True
 
 
-def deploy(folder: RunFolder, display: Display, keep: bool = False, data: str = "", poll: float = 0.1) -> Result:
+@dataclass(frozen=True)
+class FleetOptions:
+    """A fleet on this machine: where its data are, whether it stays, whether its SuperLink has a database."""
+
+    data: str = ""
+    keep: bool = False
+    database: bool = True
+    poll: float = 0.1
+
+
+def deploy(folder: RunFolder, fleet: FleetOptions, display: Display) -> Result:
     """Run a whole fleet on this machine, with TLS and node authentication, and stop it afterwards."""
     home = folder.path / "deployment"
     clients = range(folder.config().clients)
@@ -49,33 +63,26 @@ def deploy(folder: RunFolder, display: Display, keep: bool = False, data: str = 
         make_server_keys(keys, ["localhost", LOOPBACK])
         for number in clients:
             make_client_key(keys / "clients", f"client-{number}")
-    options = ServerOptions(keys, LOOPBACK, free_port(), keep)
-    with stop_requests() as stopped, _superlink(folder, options) as (link, flwr), ExitStack() as fleet:
-        nodes = []
+    options = ServerOptions(keys, LOOPBACK, free_port(), fleet.keep, fleet.database)
+    with stop_requests() as stopped, _superlink(folder, options) as server, ExitStack() as ending:
         for number in clients:
             state = home / f"client-{number}"
             command = [*part("client"), "--superlink", f"{LOOPBACK}:{options.port}", "--ca", str(keys / "ca.crt")]
             command += ["--key", str(keys / "clients" / f"client-{number}.key"), "--number", str(number)]
-            command += ["--state", str(state), "--poll", str(poll), *(["--data", data] if data else [])]
-            env = {STAY: "1"} if keep else {}
-            node = Process(f"client {number}", command, state / "client.log", env)
+            command += ["--state", str(state), "--poll", str(fleet.poll)]
+            command += ["--data", fleet.data] if fleet.data else []
+            node = Process(f"client {number}", command, state / "client.log", {STAY: "1"} if fleet.keep else {})
             node.start()
-            nodes.append(node)
-            if not keep:
-                fleet.callback(node.stop)
-        result = _carry(folder, _Server(flwr, link, options.port, nodes), display, stopped)
-        if keep:
-            display.note(_kept(flwr, [link, *nodes]))
-        return result
+            server.nodes.append(node)
+            if not fleet.keep:
+                ending.callback(node.stop)
+        return _carry(folder, server, display, stopped)
 
 
 def serve(folder: RunFolder, options: ServerOptions, display: Display) -> Result:
     """Run the server's side of a fleet: the SuperLink and the experiment's loop; clients come from elsewhere."""
-    with stop_requests() as stopped, _superlink(folder, options) as (link, flwr):
-        result = _carry(folder, _Server(flwr, link, options.port, []), display, stopped)
-        if options.keep:
-            display.note(_kept(flwr, [link]))
-        return result
+    with stop_requests() as stopped, _superlink(folder, options) as server:
+        return _carry(folder, server, display, stopped)
 
 
 def simulate(folder: RunFolder, config: Config, display: Display) -> Result:
@@ -87,9 +94,9 @@ def simulate(folder: RunFolder, config: Config, display: Display) -> Result:
     link.env[SIMULATION] = str(home)
     workers = config.workers or cores()
     shape = f"num-supernodes={config.clients} client-resources-num-cpus=1 init-args-num-cpus={workers}"
-    with stop_requests() as stopped, _running(link, port):
-        flwr = Flwr(home / "flower", f"{LOOPBACK}:{port}", None)
-        return _carry(folder, _Server(flwr, link, port, [], shape), display, stopped)
+    server = _Server(Flwr(home / "flower", f"{LOOPBACK}:{port}", None), link, port, shape=shape)
+    with stop_requests() as stopped, _running(server):
+        return _carry(folder, server, display, stopped)
 
 
 @dataclass
@@ -99,37 +106,49 @@ class _Server:
     flwr: Flwr
     link: Process
     port: int
-    nodes: Sequence[Process]
+    nodes: list[Process] = field(default_factory=list)
     shape: str = ""
     """A simulation's clients and cores, as Flower wants to be told."""
+    public_keys: Path | None = None
+    remembers: Path | None = None
+    """Where we note which keys its database knows; None where it has no database."""
+    keep: bool = False
+
+    def start_link(self) -> None:
+        """Start the SuperLink and tell it which keys may connect."""
+        self.link.start()
+        wait_until_open(self.link, LOOPBACK, self.port)
+        if self.public_keys is not None:
+            _register(self.flwr, self.public_keys, self.remembers)
 
 
 @contextmanager
-def _superlink(folder: RunFolder, options: ServerOptions) -> Iterator[tuple[Process, Flwr]]:
+def _superlink(folder: RunFolder, options: ServerOptions) -> Iterator[_Server]:
     """A SuperLink that knows the clients' public keys."""
     home = (folder.path / "deployment").absolute()
     home.mkdir(exist_ok=True)
-    link = superlink(home, options.host, options.port, options.keys.absolute(), options.keep)
-    with _running(link, options.port, options.keep):
-        flwr = Flwr(home / "flower", f"{LOOPBACK}:{options.port}", (options.keys / "ca.crt").absolute())
-        _register(flwr, options.keys / "clients", home / "registered.json")
-        yield link, flwr
+    extra = ["--database", str(home / "superlink.db")] if options.database else []
+    link = superlink(home, options.host, options.port, options.keys.absolute(), options.keep, *extra)
+    flwr = Flwr(home / "flower", f"{LOOPBACK}:{options.port}", (options.keys / "ca.crt").absolute())
+    remembers = home / "registered.json" if options.database else None
+    server = _Server(flwr, link, options.port, [], "", options.keys / "clients", remembers, options.keep)
+    with _running(server):
+        yield server
 
 
 @contextmanager
-def _running(link: Process, port: int, keep: bool = False) -> Iterator[None]:
-    link.start()
+def _running(server: _Server) -> Iterator[None]:
     try:
-        wait_until_open(link, LOOPBACK, port)
+        server.start_link()
         yield
     finally:
-        if not keep:
-            link.stop()
+        if not server.keep:
+            server.link.stop()
 
 
-def _register(flwr: Flwr, keys: Path, done: Path) -> None:
-    """Tell the SuperLink which keys may connect; its database remembers, and so do we."""
-    known = json.loads(done.read_text()) if done.is_file() else []
+def _register(flwr: Flwr, keys: Path, remembers: Path | None) -> None:
+    """Tell the SuperLink which keys may connect, unless its database knows them."""
+    known = json.loads(remembers.read_text()) if remembers and remembers.is_file() else []
     found = sorted(keys.glob("*.pub"))
     if not found:
         raise UserError(f"{keys} holds no public key of a client (*.pub); make them with 'cflag keys client' there")
@@ -137,7 +156,8 @@ def _register(flwr: Flwr, keys: Path, done: Path) -> None:
         if path.name not in known:
             flwr.call("supernode", "register", str(path), "cflag")
             known.append(path.name)
-            write_json(done, known)
+            if remembers:
+                write_json(remembers, known)
 
 
 def _carry(folder: RunFolder, server: _Server, display: Display, stopped: Callable[[], bool]) -> Result:
@@ -149,6 +169,8 @@ def _carry(folder: RunFolder, server: _Server, display: Display, stopped: Callab
             (folder.path / OUTCOME).unlink(missing_ok=True)
             run = server.flwr.submit(folder.path, server.shape)
             if _follow(folder, server, run, follower, stopped):
+                if server.keep:
+                    display.note(_kept(server))
                 return Result.load(folder.path)
             display.note("the server process ended unexpectedly; it goes on from the last checkpoint")
     finally:
@@ -168,9 +190,8 @@ def _follow(folder: RunFolder, server: _Server, run: str, follower: Follower, st
         if stopped():
             raise InterruptedRunError(f"stopped; all finished rounds are saved; {go_on(folder)}")
         if not server.link.alive:
-            follower.display.note(f"the SuperLink ended; starting it again with its database ({server.link.log})")
-            server.link.start()
-            wait_until_open(server.link, LOOPBACK, server.port)
+            follower.display.note(f"the SuperLink ended and is started again (see {server.link.log})")
+            server.start_link()
         held = folder.in_use()
         started = started or held
         if started and not held:
@@ -201,9 +222,9 @@ def go_on(folder: RunFolder) -> str:
     return f"continue with: cflag deploy --resume {folder.path}"
 
 
-def _kept(flwr: Flwr, processes: Sequence[Process]) -> str:
-    pids = " ".join(str(p.popen.pid) for p in processes if p.popen)
-    home = flwr.env["FLWR_HOME"]
+def _kept(server: _Server) -> str:
+    pids = " ".join(str(p.popen.pid) for p in [server.link, *server.nodes] if p.popen)
+    home = server.flwr.env["FLWR_HOME"]
     return f"kept running; use them with FLWR_HOME={home} flwr ... cflag, stop them with: kill {pids}"
 
 

@@ -29,7 +29,7 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 from cflag.engines.flower import client_app
 from cflag.engines.flower.station import Stations
 
-POLL = 0.03
+POLL = 0.1
 """Seconds between two looks for a message at the SuperNode, which is on this machine."""
 _ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 

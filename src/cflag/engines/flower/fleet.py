@@ -108,13 +108,13 @@ class Flwr:
 
 
 def superlink(folder: Path, host: str, port: int, keys: Path | None, keep: bool = False, *extra: str) -> Process:
-    """Return a SuperLink with its database in this folder; without keys it is for this machine alone."""
+    """Return a SuperLink that works in this folder; without keys it is for this machine alone."""
     secure = ["--insecure"]
     if keys is not None:
         files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
         secure = ["--enable-supernode-auth", *(part for k, v in files.items() for part in (k, str(keys / v)))]
     command = [*part("superlink"), "--host", host, "--port", str(port), *secure]
-    command += ["--database", str(folder / "superlink.db"), "--disable-runtime-dependency-installation", *extra]
+    command += ["--disable-runtime-dependency-installation", *extra]
     env = {**quiet_flower(folder / "flower"), **({STAY: "1"} if keep else {})}
     return Process("SuperLink", command, folder / "superlink.log", env)
 

@@ -48,9 +48,11 @@ class NodeOptions:
 def run_client(options: NodeOptions) -> None:
     """Serve until stopped: the SuperNode is started again whenever it ends."""
     from cflag.engines.flower.executor import execute
+    from cflag.engines.flower.waits import shorten
     from cflag.safety import keep_freed_memory, stop_requests
 
     options.check()
+    shorten(options.poll)
     options.state.mkdir(parents=True, exist_ok=True)
     keep_freed_memory()
     with _alone(options.state), stop_requests() as stopped:

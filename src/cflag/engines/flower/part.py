@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from types import SimpleNamespace
 
 from cflag.safety import end_with_parent
 
 POLL = "CFLAG_SUPERNODE_POLL"
-"""Seconds between a SuperNode's looks for messages; Flower has no setting for its 3 s and 0.5 s."""
+"""The longest a SuperNode waits between two looks for messages, in seconds; see waits.py."""
 STAY = "CFLAG_KEEP"
 """Set where the process should outlive the one that started it."""
 
@@ -33,17 +31,12 @@ def main() -> None:
 
         sys.exit(cflag(["client", *sys.argv[1:]]))
     else:
-        from flwr.supernode import start_client_internal as loop
         from flwr.supernode.cli.flower_supernode import flower_supernode
 
-        if POLL in os.environ:
-            vars(loop)["time"] = _sooner(float(os.environ[POLL]))
+        from cflag.engines.flower.waits import shorten
+
+        shorten(float(os.environ.get(POLL, 0)))
         flower_supernode()
-
-
-def _sooner(longest: float) -> SimpleNamespace:
-    """Stand in for the module `time` of Flower's SuperNode loop, which only sleeps with it."""
-    return SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, longest)))
 
 
 if __name__ == "__main__":

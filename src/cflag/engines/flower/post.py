@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from cflag.errors import InterruptedRunError
 
-POLL = 0.03
+POLL = 0.1
 """Seconds between two looks for replies."""
 LOOK_ROUND = 3.0
 """Seconds between two looks at which nodes are still connected."""

@@ -16,6 +16,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from cflag.config import Config, load_raw, merge, parse_setting, resolve
 from cflag.engines.flower.engine import FlowerEngine
+from cflag.engines.flower.post import POLL
+from cflag.engines.flower.waits import shorten
 from cflag.errors import CflagError
 from cflag.experiment import Experiment, new_folder
 from cflag.files import write_atomically, write_json
@@ -47,6 +49,7 @@ def serve(grid: Grid, folder: RunFolder, say: Callable[[str], None] | None = Non
     (folder.path / OUTCOME).unlink(missing_ok=True)
     config = folder.config()
     with explain_failures(folder.path, _command(config)), folder.locked(), one_thread(), stop_requests() as stopped:
+        shorten(POLL)
         engine = FlowerEngine(grid, config, experiment_name(folder), say or folder.say, stopped)
         experiment = Experiment(config, outline=engine.gather())
         experiment.learn(engine, folder, Quiet())
