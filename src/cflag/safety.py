@@ -83,9 +83,27 @@ def cores() -> int:
 def end_with_parent() -> None:
     """End this process with its parent, also in the middle of its work: nobody waits for the answer any more."""
     parent = os.getppid()
+    _end_unless(lambda: os.getppid() == parent)
 
+
+def end_with(process: int) -> None:
+    """End this process with another one of this machine."""
+
+    def exists() -> bool:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+    _end_unless(exists)
+
+
+def _end_unless(needed: Callable[[], bool]) -> None:
     def follow() -> None:
-        while os.getppid() == parent:
+        while needed():
             time.sleep(0.5)
         os._exit(0)
 

@@ -52,6 +52,7 @@ class History:
         caps = sum(per_client.get("capped", [])) + int(remarks.get("capped", 0))
         for name, value in {**spent, "rate_caps": caps}.items():
             self.costs[name] += value
+        partial = len(account.remarkers()) < len(server.sizes) or account.missing
         seen = accuracies(counts, self.by_task)[: server.task + 1] if counts is not None else None
         return {
             "task": server.task + 1,
@@ -62,7 +63,7 @@ class History:
             "accuracies": seen,
             "gamma": remarks.pop("gamma", None),
             **remarks,
-            **({"cohort": account.remarkers()} if len(account.remarkers()) < len(server.sizes) else {}),
+            **({"cohort": account.remarkers()} if partial else {}),
             **({"missing": {str(n): why for n, why in sorted(account.missing.items())}} if account.missing else {}),
             "clients": per_client,
             **spent,

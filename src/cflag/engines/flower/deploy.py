@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,7 @@ from cflag.engines.flower.fleet import Flwr, Process, free_port, part, superlink
 from cflag.engines.flower.follow import Follower
 from cflag.engines.flower.keys import make_client_key, make_server_keys
 from cflag.engines.flower.part import STAY
-from cflag.engines.flower.server_app import OUTCOME
+from cflag.engines.flower.server_app import OUTCOME, OWNER
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.files import write_json
 from cflag.results.display import Display
@@ -91,7 +92,7 @@ def simulate(folder: RunFolder, config: Config, display: Display) -> Result:
     home.mkdir(exist_ok=True)
     port = free_port()
     link = superlink(home, LOOPBACK, port, None, False, "--simulation")
-    link.env[SIMULATION] = str(home)
+    link.env |= {SIMULATION: str(home), OWNER: str(os.getpid())}
     workers = config.workers or cores()
     shape = f"num-supernodes={config.clients} client-resources-num-cpus=1 init-args-num-cpus={workers}"
     server = _Server(Flwr(home / "flower", f"{LOOPBACK}:{port}", None), link, port, shape=shape)
@@ -129,6 +130,8 @@ def _superlink(folder: RunFolder, options: ServerOptions) -> Iterator[_Server]:
     home.mkdir(exist_ok=True)
     extra = ["--database", str(home / "superlink.db")] if options.database else []
     link = superlink(home, options.host, options.port, options.keys.absolute(), options.keep, *extra)
+    if not options.keep:
+        link.env[OWNER] = str(os.getpid())
     flwr = Flwr(home / "flower", f"{LOOPBACK}:{options.port}", (options.keys / "ca.crt").absolute())
     remembers = home / "registered.json" if options.database else None
     server = _Server(flwr, link, options.port, [], "", options.keys / "clients", remembers, options.keep)

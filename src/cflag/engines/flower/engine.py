@@ -24,7 +24,7 @@ from cflag.config import Config
 from cflag.conversation import Answer, Ask, Conversation, Cost, Mean, Occasion, Reply, Value
 from cflag.data.outline import Outline
 from cflag.engines.engine import Counts, Engine, RunningMean, check_finite
-from cflag.engines.flower.post import NO_ANSWER, Letter, Post, failures
+from cflag.engines.flower.post import NO_ANSWER, POLL, Letter, Post, failures
 from cflag.engines.flower.roll import HELLO, Roll, shapes
 from cflag.engines.flower.wire import Bundle, GarbageError, Position, Question, pack, unpack
 from cflag.engines.host import GlobalModel
@@ -52,14 +52,13 @@ class FlowerEngine(Engine):
         config: Config,
         experiment: str,
         say: Callable[[str], None],
-        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(config.clients)
         self.config = config
         self.experiment = experiment
         self.attempt = secrets.token_hex(8)
         self.say = say
-        self.post = Post(grid, stopped)
+        self.post = Post(grid)
         self.roll = Roll(self.post, experiment, config, say)
         self.missed: list[Missed] = []
         self._holds: dict[int, frozenset[str]] = {}
@@ -94,6 +93,7 @@ class FlowerEngine(Engine):
         needed = min(self.config.min_clients, len(numbers))
         self.roll.wait_for(needed, set(numbers))
         asked = [number for number in numbers if number in self.roll.present]
+        self.account.missing |= {n: self.account.missing.get(n, "away") for n in numbers if n not in asked}
         for number in asked:  # who joined since the task began
             server.sizes.setdefault(number, self.roll.size(number, server.task))
         occasion = Occasion(server.task, server.round, sum(server.sizes[n] for n in asked), len(asked))
@@ -134,7 +134,7 @@ class FlowerEngine(Engine):
                     f"gave up after {self.config.patience:.0f} s"
                 )
             self.roll.wait_for(needed, set(asked))
-            self.post.wait(1.0)
+            time.sleep(POLL)
 
     def _once(self, question: Question, asked: Sequence[int], ask: Ask, server: Server) -> dict[int, Reply]:
         """Ask each of these clients once; those that do not answer well are noted as missing, with the reason."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-
-from cflag.errors import InterruptedRunError
 
 POLL = 0.1
 """Seconds between two looks for replies."""
@@ -30,9 +28,8 @@ class Letter:
 class Post:
     """Sends letters over Flower's grid and collects what comes back."""
 
-    def __init__(self, grid: Grid, stopped: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self.stopped = stopped
 
     def nodes(self) -> set[int]:
         """Return the nodes that are connected."""
@@ -48,8 +45,6 @@ class Post:
 
     def collect(self, pending: dict[str, int]) -> Iterator[tuple[int, Message]]:
         """Yield the replies that are there, and take them off the list."""
-        if self.stopped():
-            raise InterruptedRunError("stopped")
         for message in self.grid.pull_messages(list(pending)) if pending else ():
             number = pending.pop(message.metadata.reply_to_message_id, None)
             if number is not None:
@@ -68,14 +63,6 @@ class Post:
             if now > end:
                 return
             time.sleep(POLL if pending else 0)
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass, but not after a request to stop."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            if self.stopped():
-                raise InterruptedRunError("stopped")
-            time.sleep(min(left, 0.2))
 
 
 def failures(numbers: Iterable[int], heard: Mapping[int, object], why: str = NO_ANSWER) -> dict[int, str]:

@@ -5,6 +5,7 @@ Node ids are Flower's and random; a client's number is its own, and decides the 
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,11 +17,12 @@ from flwr.app import Message
 import cflag
 from cflag.config import Config
 from cflag.data.outline import Outline
-from cflag.engines.flower.post import Letter, Post
+from cflag.engines.flower.post import POLL, Letter, Post
 from cflag.engines.flower.wire import GarbageError, pack, unpack
 from cflag.errors import CflagError
 from cflag.files import strict_json
 
+OTHER = "client {}'s data are of another benchmark: other classes, shape or scaling"
 HELLO = 60.0
 """Seconds a node has to say who it is; the first time it also loads torch and the data."""
 
@@ -50,27 +52,28 @@ class Roll:
         self._asked: dict[int, float] = {}
         self._pending: dict[str, int] = {}
         self._refused: dict[int, str] = {}
+        self._agreed = ""
 
     def gather(self) -> Outline:
         """Wait for everyone, or, when patience is over, for as many as are needed; return what their data agree on."""
         everyone, config = set(range(self.config.clients)), self.config
         end = time.monotonic() + config.patience
-        told = 0.0
+        tell = time.monotonic() + 5.0
         while self.present != everyone:
             now = time.monotonic()
             if now > end:
                 self._enough_or_give_up()
                 break
-            if now > told + 20:
+            if now > tell:
                 here = len(self.present)
                 self.say(
                     f"waiting for clients: {here} of {config.clients} are here; "
                     f"in {end - now:.0f} s the run goes on if at least {config.min_clients} are"
                 )
-                told = now
+                tell = now + 20.0
             self.look()
-            self.post.wait(0.1)
-        return self._agreed()
+            time.sleep(POLL)
+        return self._agree()
 
     def wait_for(self, needed: int, among: set[int]) -> None:
         """Wait until so many of these clients are here."""
@@ -88,7 +91,7 @@ class Roll:
                     f"{self.config.patience:.0f} s"
                 )
             self.look()
-            self.post.wait(0.1)
+            time.sleep(POLL)
         self.say(f"{len(self.present & among)} clients are here; going on")
 
     def look(self) -> set[int]:
@@ -126,8 +129,8 @@ class Roll:
         if other is not None and other.node != node and number in self.present:
             self._refuse(node, f"it says it is client {number}, which another node already is")
             return None
-        if self.members and member.outline != self._outline():
-            self._refuse(node, f"client {number}'s data are of another benchmark: other classes, shape or scaling")
+        if self._agreed and member.outline != self._agreed:
+            self._refuse(node, OTHER.format(number))
             return None
         self.members[number] = member
         self.present.add(number)
@@ -155,14 +158,15 @@ class Roll:
             self._refused[node] = why
             self.say(f"refused node {node}: {why}")
 
-    def _outline(self) -> str:
-        """Return what most clients say."""
-        return Counter(member.outline for member in self.members.values()).most_common(1)[0][0]
-
-    def _agreed(self) -> Outline:
-        import json
-
-        return Outline.from_dict(json.loads(self._outline()))
+    def _agree(self) -> Outline:
+        """Take the outline that most clients have; the others do not belong."""
+        self._agreed = Counter(member.outline for member in self.members.values()).most_common(1)[0][0]
+        for number, member in list(self.members.items()):
+            if member.outline != self._agreed:
+                self._refuse(member.node, OTHER.format(number))
+                self.present.discard(number)
+                del self.members[number]
+        return Outline.from_dict(json.loads(self._agreed))
 
     def _enough_or_give_up(self) -> None:
         if len(self.present) < self.config.min_clients:

@@ -6,7 +6,9 @@ flwr run APP cflag -c 'preset="digits" settings="rounds=3" out="/abs/path/run"'
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,13 @@ from cflag.experiment import Experiment, new_folder
 from cflag.files import write_atomically, write_json
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder
-from cflag.safety import explain_failures, one_thread, stop_requests
+from cflag.safety import end_with, explain_failures, one_thread
 
 OUTCOME = "outcome.json"
 """How the server process ended, for whoever started it."""
+
+OWNER = "CFLAG_OWNER"
+"""The environment variable with the process that looks after the SuperLink and this one, where there is one."""
 
 server = ServerApp()
 
@@ -34,6 +39,10 @@ server = ServerApp()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Open the run folder that the run config names, or make it, and learn."""
+    if OWNER in os.environ:
+        # A SuperLink that dies takes its executor with it, which is no reason to stop: the owner starts it again.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        end_with(int(os.environ[OWNER]))
     folder = _folder(context.run_config)
     try:
         serve(grid, folder)
@@ -48,9 +57,9 @@ def serve(grid: Grid, folder: RunFolder, say: Callable[[str], None] | None = Non
         return
     (folder.path / OUTCOME).unlink(missing_ok=True)
     config = folder.config()
-    with explain_failures(folder.path, _command(config)), folder.locked(), one_thread(), stop_requests() as stopped:
+    with explain_failures(folder.path, _command(config)), folder.locked(), one_thread():
         shorten(POLL)
-        engine = FlowerEngine(grid, config, experiment_name(folder), say or folder.say, stopped)
+        engine = FlowerEngine(grid, config, experiment_name(folder), say or folder.say)
         experiment = Experiment(config, outline=engine.gather())
         experiment.learn(engine, folder, Quiet())
 
