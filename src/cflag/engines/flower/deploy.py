@@ -122,6 +122,20 @@ class _Server:
         if self.public_keys is not None:
             _register(self.flwr, self.public_keys, self.remembers)
 
+    def revive(self, note: Callable[[str], None]) -> None:
+        """Start again what died: the SuperLink, and the clients of this machine."""
+        if not self.link.alive:
+            note(f"the SuperLink ended and is started again (see {self.link.log})")
+            self.start_link()
+        for node in self.nodes:
+            if not node.alive:
+                note(f"{node.name} ended and is started again; the SuperLink lets its key in after a minute")
+                node.start()
+
+    def processes(self) -> dict[str, int]:
+        """Return what runs, by name, with its process id."""
+        return {p.name: p.popen.pid for p in [self.link, *self.nodes] if p.popen}
+
 
 @contextmanager
 def _superlink(folder: RunFolder, options: ServerOptions) -> Iterator[_Server]:
@@ -165,7 +179,6 @@ def _register(flwr: Flwr, keys: Path, remembers: Path | None) -> None:
 
 def _carry(folder: RunFolder, server: _Server, display: Display, stopped: Callable[[], bool]) -> Result:
     """Submit the run, follow it to its end, and start again what dies on the way."""
-    write_json(folder.path / "processes.json", {p.name: p.popen.pid for p in [server.link, *server.nodes] if p.popen})
     follower = Follower(folder, folder.config(), display)
     try:
         for _ in range(RESTARTS):
@@ -185,6 +198,7 @@ def _follow(folder: RunFolder, server: _Server, run: str, follower: Follower, st
     """Watch a run: True when it is finished, False where its process died."""
     began, next_look = time.monotonic(), time.monotonic() + STARTS
     started = gone = False
+    known: dict[str, int] = {}
     while True:
         follower.look()
         if folder.finished:
@@ -192,9 +206,10 @@ def _follow(folder: RunFolder, server: _Server, run: str, follower: Follower, st
         _raise_outcome(folder)
         if stopped():
             raise InterruptedRunError(f"stopped; all finished rounds are saved; {go_on(folder)}")
-        if not server.link.alive:
-            follower.display.note(f"the SuperLink ended and is started again (see {server.link.log})")
-            server.start_link()
+        server.revive(follower.display.note)
+        if server.processes() != known:
+            known = server.processes()
+            write_json(folder.path / "processes.json", known)
         held = folder.in_use()
         started = started or held
         if started and not held:

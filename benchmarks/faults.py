@@ -1,0 +1,291 @@
+"""Break a real deployment on this machine in every way we know, and see what is lost.
+
+python -m benchmarks.faults [NAME ...] [--out DIR]      (or: make faults)
+
+Each fault is injected into `cflag deploy` of Split-Digits: three clients, TLS, node authentication. The last columns
+compare with a run of the local engine: the difference of the final accuracy, and whether all numbers are the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from cflag import run
+from cflag.files import load_state
+
+CFLAG = [sys.executable, "-m", "cflag.cli"]
+SETTINGS: dict[str, Any] = {"clients": 3, "tasks": 2, "rounds": 3}
+LIMIT = 600.0
+"""Seconds after which a fault's run counts as hanging."""
+
+
+@dataclass
+class Outcome:
+    """What a fault did to a run."""
+
+    fault: str
+    times: int
+    lost: int
+    """Rounds that some client missed."""
+    data: str
+    difference: float
+    same: bool
+    seconds: float
+    remarks: list[str] = field(default_factory=list)
+
+
+class Deployment:
+    """`cflag deploy` as a process that can be hurt."""
+
+    def __init__(self, path: Path, *options: str, **settings: Any) -> None:
+        self.path = path
+        self.options = options
+        self.settings = {**SETTINGS, "deadline": 15.0, "patience": 300.0, **settings}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Begin, or go on where the folder is there."""
+        words = [f"{key}={json.dumps(value)}" for key, value in self.settings.items()]
+        begin = ["digits", "--out", str(self.path), *(part for word in words for part in ("--set", word))]
+        which = ["--resume", str(self.path)] if (self.path / "config.toml").is_file() else begin
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path.parent / f"{self.path.name}.log", "ab") as log:
+            self.process = subprocess.Popen([*CFLAG, "deploy", *which, *self.options], stdout=log, stderr=log)
+
+    def wait(self) -> int:
+        """Wait for its end; return the exit code."""
+        assert self.process is not None
+        return self.process.wait(LIMIT)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the metrics so far."""
+        path = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+    def after(self, rounds: int) -> None:
+        """Wait until so many rounds are done and the next one has begun."""
+        end = time.monotonic() + LIMIT
+        while len(self.records()) < rounds:
+            if time.monotonic() > end or (self.process is not None and self.process.poll() is not None):
+                raise RuntimeError(f"{self.path}: round {rounds} was not reached; see {self.path}.log")
+            time.sleep(0.05)
+        time.sleep(0.3)
+
+    def pid(self, name: str) -> int:
+        """Return the process id of a part."""
+        pids: dict[str, int] = json.loads((self.path / "processes.json").read_text())
+        return pids[name]
+
+    def kill(self, name: str) -> None:
+        """Kill a part at once."""
+        os.kill(self.pid(name), signal.SIGKILL)
+
+    def kill_server(self) -> None:
+        """Kill the process that runs the experiment's loop."""
+        for pid in descendants(self.pid("SuperLink")):
+            if "flwr-serverapp" in command_of(pid):
+                os.kill(pid, signal.SIGKILL)
+
+    def log(self) -> str:
+        """Return what the command said."""
+        return (self.path.parent / f"{self.path.name}.log").read_text(errors="replace")
+
+    def memories(self) -> list[dict[str, Any]]:
+        """Return what each client's memory holds in the end."""
+        folders = [self.path / "deployment" / f"client-{k}" for k in range(self.settings["clients"])]
+        return [load_state(max(folder.glob("*/client-*.safetensors"))) for folder in folders]
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process started, and those that they did."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            continue
+        if parent == pid:
+            child = int(stat.parent.name)
+            found += [child, *descendants(child)]
+    return found
+
+
+def command_of(pid: int) -> str:
+    """Return a process's command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def none(fleet: Deployment) -> int:
+    """No fault: the yardstick."""
+    fleet.start()
+    assert fleet.wait() == 0
+    return 0
+
+
+def client(fleet: Deployment) -> int:
+    """A client's process is killed in the middle of a round; the others go on, it comes back a minute later."""
+    fleet.start()
+    fleet.after(1)
+    fleet.kill("client 1")
+    assert fleet.wait() == 0
+    return 1
+
+
+def client_needed(fleet: Deployment) -> int:
+    """The same where every client is needed: the server waits for it, and nothing is missing."""
+    return client(fleet)
+
+
+def supernode(fleet: Deployment) -> int:
+    """Only the SuperNode of a client is killed."""
+    fleet.start()
+    fleet.after(1)
+    for pid in descendants(fleet.pid("client 2")):
+        os.kill(pid, signal.SIGKILL)
+    assert fleet.wait() == 0
+    return 1
+
+
+def superlink(fleet: Deployment) -> int:
+    """The SuperLink is killed in the middle of a round, twice."""
+    fleet.start()
+    for rounds in (1, 3):
+        fleet.after(rounds)
+        fleet.kill("SuperLink")
+    assert fleet.wait() == 0
+    return 2
+
+
+def server(fleet: Deployment) -> int:
+    """The server's process is killed in the middle of a round, twice."""
+    fleet.start()
+    for rounds in (1, 4):
+        fleet.after(rounds)
+        fleet.kill_server()
+    assert fleet.wait() == 0
+    return 2
+
+
+def machine(fleet: Deployment) -> int:
+    """Everything is killed at once, as by a power cut; `cflag deploy --resume` goes on."""
+    fleet.start()
+    fleet.after(2)
+    assert fleet.process is not None
+    everything = [fleet.process.pid, *descendants(fleet.process.pid)]
+    for pid in everything:
+        os.kill(pid, signal.SIGKILL)
+    fleet.process.wait()
+    fleet.start()
+    assert fleet.wait() == 0
+    return 1
+
+
+def too_few(fleet: Deployment) -> int:
+    """A client that is needed stays away too long: the run gives up, keeps its checkpoint, and goes on when told to."""
+    fleet.start()
+    fleet.after(2)
+    fleet.kill("client 0")
+    assert fleet.wait() == 1
+    assert "min_clients = 3" in fleet.log()
+    time.sleep(60)  # the SuperLink still holds the key of the client that was killed
+    fleet.settings["patience"] = 300.0
+    config = fleet.path / "config.toml"
+    config.write_text(config.read_text().replace("patience = 20.0", "patience = 300.0"))
+    fleet.start()
+    assert fleet.wait() == 0
+    return 1
+
+
+Fault = Callable[[Deployment], int]
+FAULTS: dict[str, tuple[Fault, list[str], dict[str, Any]]] = {
+    "none": (none, [], {}),
+    "client killed": (client, [], {"rounds": 40, "eval_every": 40}),
+    "client killed, all needed": (client_needed, [], {"min_clients": 3}),
+    "SuperNode killed": (supernode, [], {"min_clients": 3}),
+    "SuperLink killed": (superlink, [], {"min_clients": 3}),
+    "SuperLink killed, no database": (superlink, ["--no-database"], {"min_clients": 3}),
+    "server killed": (server, [], {}),
+    "power cut": (machine, [], {"min_clients": 3}),
+    "too few clients": (too_few, [], {"min_clients": 3, "patience": 20.0}),
+}
+
+
+def inject(name: str, folder: Path) -> Outcome:
+    """Run one fault and compare with the local engine."""
+    fault, options, settings = FAULTS[name]
+    where = folder / name.replace(" ", "-").replace(",", "")
+    fleet = Deployment(where / "fleet", *options, **settings)
+    began = time.monotonic()
+    times = fault(fleet)
+    seconds = time.monotonic() - began
+    own = {k: v for k, v in fleet.settings.items() if k not in ("deadline", "patience", "min_clients")}
+    plain = run("digits", out=where / "local", workers=1, **own)
+    result = json.loads((fleet.path / "result.json").read_text())
+    lost = sum(bool(record.get("missing")) for record in fleet.records())
+    difference = result["average_accuracy"] - plain.average_accuracy
+    same = numbers(fleet.path) == numbers(where / "local")
+    return Outcome(name, times, lost, _data_lost(fleet, where / "local"), difference, same, seconds)
+
+
+def numbers(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
+    """Return all that must not depend on the engine: the metrics but for time, and the model."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    plain = [{k: v for k, v in line.items() if k not in ("seconds", "missing", "cohort")} for line in lines]
+    return plain, (folder / "model.safetensors").read_bytes()
+
+
+def _data_lost(fleet: Deployment, plain: Path) -> str:
+    """Compare each client's memory with that of the same client on the local engine: no sample may be missing."""
+    wrong = []
+    for number, memory in enumerate(fleet.memories()):
+        (file,) = (plain / "checkpoint").glob(f"client-{number:05d}.*")
+        whole = load_state(file)
+        if set(memory) != set(whole) or any(str(memory[k]) != str(whole[k]) for k in whole):
+            wrong.append(str(number))
+    return f"client {', '.join(wrong)}" if wrong else "none"
+
+
+def main() -> int:
+    """Inject the faults that are named, or all of them, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(FAULTS)} (default: all)")
+    parser.add_argument("--out", type=Path, help="where to work (default: a temporary folder)")
+    args = parser.parse_args()
+    folder = args.out or Path(tempfile.mkdtemp(prefix="cflag-faults-"))
+    console = Console(width=110)
+    console.print(f"working in {folder}", highlight=False)
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("fault", "injected", "rounds lost", "data lost", "accuracy diff. %", "same numbers", "time s"):
+        table.add_column(column, justify="left" if column == "fault" else "right")
+    wrong = 0
+    for name in args.names or FAULTS:
+        outcome = inject(name, folder)
+        wrong += outcome.data != "none"
+        same, difference = "yes" if outcome.same else "no", f"{100 * outcome.difference:+.1f}"
+        row = (name, str(outcome.times), str(outcome.lost), outcome.data, difference, same, f"{outcome.seconds:.0f}")
+        console.print("  ".join(row), highlight=False)
+        table.add_row(*row)
+    console.print(table)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
