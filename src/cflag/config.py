@@ -53,6 +53,9 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     """With `flower`: seconds a client has for an answer; then the others go on without it."""
     patience: float = 600.0
     """With `flower`: seconds the server waits for clients, all at the start and `min_clients` later."""
+    secure: bool = False
+    """With `flower-sim`: secure aggregation (SecAgg+). Means are rounded to about 1e-5, and nothing is known of single
+    clients: no losses, rates or accuracies of theirs."""
     workers: int = 0
     """Worker processes; 0 means one a core, 1 means this process alone. Changes no number."""
     device: str = "cpu"
@@ -226,6 +229,8 @@ def _check(config: Config) -> None:
         if not 0 < getattr(config, key) < float("inf"):
             raise UserError(f"{key} = {getattr(config, key)} must be positive and finite")
     _check_cohort(config)
+    if config.secure and (config.engine != "flower-sim" or config.cohort_size() < 3):
+        raise UserError("secure = true needs engine = 'flower-sim' and at least 3 clients in a round")
     if config.source not in [*source_names(), CUSTOM]:
         raise unknown("source", config.source, source_names())
     if config.model != CUSTOM:

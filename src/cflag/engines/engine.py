@@ -30,6 +30,8 @@ class Account:
         self.remarks: dict[int, dict[str, float | str]] = {}
         self.missing: dict[int, str] = {}
         """Clients that were asked and gave no answer that could be used, and why."""
+        self.anonymous = False
+        """Whether nothing is known of single clients: secure aggregation."""
 
     def add(self, number: int, reply: Reply) -> None:
         """Enter a client's reply; of a remark made in two questions of a round the first counts."""

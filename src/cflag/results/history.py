@@ -52,7 +52,7 @@ class History:
         caps = sum(per_client.get("capped", [])) + int(remarks.get("capped", 0))
         for name, value in {**spent, "rate_caps": caps}.items():
             self.costs[name] += value
-        partial = len(account.remarkers()) < len(server.sizes) or account.missing
+        partial = not account.anonymous and (len(account.remarkers()) < len(server.sizes) or account.missing)
         seen = accuracies(counts, self.by_task)[: server.task + 1] if counts is not None else None
         return {
             "task": server.task + 1,
@@ -85,6 +85,7 @@ class History:
     def result(self, config: Config, folder: Path) -> Result:
         """Sum the run up."""
         each_client = [[_ratios(row, self.by_task) for row in counts] for counts in self.after_task]
+        known = all(len(counts) == config.clients for counts in self.after_task)
         return Result(
             method=config.method,
             seed=config.seed,
@@ -93,7 +94,8 @@ class History:
                 "class": [accuracies(counts, by_task=False) for counts in self.after_task],
             },
             initial_accuracy=[] if self.initial is None else accuracies(self.initial, self.by_task),
-            client_matrices=[[ratios[k] for ratios in each_client] for k in range(config.clients)],
+            # Under secure aggregation all clients' counts come in one row: there is nothing to say of each.
+            client_matrices=[[row[k] for row in each_client] for k in range(config.clients)] if known else [],
             costs={**self.costs, "peak_mb": round(self.peak_mb, 1)},
             config=config.to_dict(),
             versions=versions(),

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from cflag.conversation import Answer
+from cflag.engines.flower.secure import is_secure, open_question, seal_answer, secure_mod
 from cflag.engines.flower.station import Parcel, Station, Stations
 from cflag.engines.flower.wire import pack, unpack
 from cflag.errors import CflagError
@@ -21,7 +24,7 @@ from cflag.errors import CflagError
 SIMULATION = "CFLAG_SIMULATION_STATE"
 """The environment variable by which `cflag run --engine flower-sim` says where simulated clients keep their state."""
 
-client = ClientApp()
+client = ClientApp(mods=[secure_mod])
 stations = Stations(keeps=False)
 
 
@@ -33,7 +36,9 @@ def hello(message: Message, context: Context) -> Message:
 
 @client.train()
 def answer(message: Message, context: Context) -> Message:
-    """Answer a question of the method."""
+    """Answer a question of the method, or, where it came under secure aggregation, whatever it asks."""
+    if is_secure(message.content):
+        return _sealed(message, context)
     return _reply(message, context, Station.answer)
 
 
@@ -56,6 +61,21 @@ def _reply(message: Message, context: Context, serve: Callable[[Station, Any, An
         stations.drop()
         raise
     return Message(pack({**answered, "experiment": head["experiment"]}, tensors), reply_to=message)
+
+
+def _sealed(message: Message, context: Context) -> Message:
+    """Answer for the protocol to mask; who fails drops out of it."""
+    head, sent = unpack(open_question(message.content))
+    station = stations.get(*_place(context), head)
+    if "tasks" in head:
+        answered, _ = station.evaluate(head, sent)
+        values: Answer = {"counts": torch.tensor(answered["counts"], dtype=torch.float64) / head["most"]}
+        plain, weight = {"number": station.number}, 1
+    else:
+        answered, tensors = station.answer(head, sent)
+        values = {**tensors, **answered["numbers"]}
+        plain, weight = {"number": station.number, "cost": answered["cost"]}, int(answered["samples"])
+    return Message(seal_answer(values, weight, head["total"], plain), reply_to=message)
 
 
 def _place(context: Context) -> tuple[Path, int, dict[str, str]]:

@@ -27,8 +27,8 @@ from cflag.safety import cores, stop_requests
 LOOPBACK = "127.0.0.1"
 RESTARTS = 5
 """How often a server process that was killed is started again."""
-STARTS = 120.0
-"""Seconds the server process has to start."""
+STARTS = 15.0
+"""Seconds after which we ask Flower why the server process did not start."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _carry(folder: RunFolder, server: _Server, display: Display, stopped: Callab
 
 def _follow(folder: RunFolder, server: _Server, run: str, follower: Follower, stopped: Callable[[], bool]) -> bool:
     """Watch a run: True when it is finished, False where its process died."""
-    began, next_look = time.monotonic(), time.monotonic() + STARTS
+    look = time.monotonic() + STARTS
     started = gone = False
     known: dict[str, int] = {}
     while True:
@@ -217,11 +217,10 @@ def _follow(folder: RunFolder, server: _Server, run: str, follower: Follower, st
                 return False
             time.sleep(1.0)  # the outcome, or the result, is written just before the lock is given back
         gone = started and not held
-        if not started and time.monotonic() > next_look:
-            raise CflagError(
-                f"the server process did not start within {time.monotonic() - began:.0f} s (run {run}); "
-                f"{_logs(folder, server)}"
-            )
+        if not started and time.monotonic() > look:  # asking Flower takes a second, so seldom
+            look = time.monotonic() + STARTS
+            if why := server.flwr.failure(run):
+                raise CflagError(f"the server process did not start: {why}; {_logs(folder, server)}")
         time.sleep(0.1)
 
 
@@ -236,8 +235,9 @@ def _raise_outcome(folder: RunFolder) -> None:
 
 
 def go_on(folder: RunFolder) -> str:
-    """Return how a deployment is resumed."""
-    return f"continue with: cflag deploy --resume {folder.path}"
+    """Return how such a run is resumed."""
+    command = "deploy" if folder.config().engine == "flower" else "run"
+    return f"continue with: cflag {command} --resume {folder.path}"
 
 
 def _kept(server: _Server) -> str:

@@ -89,7 +89,7 @@ class FlowerEngine(Engine):
         """Put a question to every client of a cohort that is there; return the weighted mean of the good answers."""
         numbers = list(self.everyone if cohort is None else cohort)
         position = self._next_position(server)
-        self._welcome()
+        self.welcome()
         needed = min(self.config.min_clients, len(numbers))
         self.roll.wait_for(needed, set(numbers))
         asked = [number for number in numbers if number in self.roll.present]
@@ -100,10 +100,17 @@ class FlowerEngine(Engine):
         model = GlobalModel(server.params, server.buffers)
         question = Question(ask.question, ask.sent, model, occasion, position)
         self.count_down(ask, server, asked)
-        replies = self._replies(question, asked, needed, ask, server)
+        mean, heard = self.collect(question, asked, needed, ask, server)
         if self._lasting:
-            self._note_missed(question, set(numbers) - set(replies))
-        return self._mean(replies, occasion)
+            self._note_missed(question, set(numbers) - heard)
+        return mean
+
+    def collect(
+        self, question: Question, asked: Sequence[int], needed: int, ask: Ask, server: Server
+    ) -> tuple[Mean, set[int]]:
+        """Return the mean answer to a question, and whose answers are in it."""
+        replies = self._replies(question, asked, needed, ask, server)
+        return self._mean(replies, question.occasion), set(replies)
 
     def _mean(self, replies: Mapping[int, Reply], occasion: Occasion) -> Mean:
         """Sum in the order of numbers; where clients are missing, the weights of the others add up to one again."""
@@ -148,12 +155,12 @@ class FlowerEngine(Engine):
                 why[number] = f"refused: {error}"
         self._drop_misshapen(replies, question, why)
         self._drop_infinite(replies, why, ask, server)
-        self._note(why)
+        self.note(why)
         return replies
 
     def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
         """Let every client that is there test the global model on its own held-out samples of these tasks."""
-        self._welcome()
+        self.welcome()
         self.roll.wait_for(self.config.min_clients, set(self.everyone))
         given = {name: value for name, value in sent.items() if value is not None}
         model = GlobalModel(server.params, server.buffers)
@@ -166,7 +173,7 @@ class FlowerEngine(Engine):
                 counts[number] = _checked(head["counts"], [self.roll.members[number].test_sizes[t] for t in tasks])
             except (GarbageError, KeyError, TypeError, ValueError) as error:
                 why[number] = f"refused: {error}"
-        self._note(why)
+        self.note(why)
         return counts
 
     def save(self, folder: Path, stamp: str) -> dict[int, str]:
@@ -200,7 +207,7 @@ class FlowerEngine(Engine):
 
     # Who is there -----------------------------------------------------------------------------------------------------
 
-    def _welcome(self) -> None:
+    def welcome(self) -> None:
         """Let in who came (back), after they caught up with the tasks that changed meanwhile."""
         self.roll.look()
         for number in sorted(self.roll.present):
@@ -208,13 +215,13 @@ class FlowerEngine(Engine):
                 question = missed.question
                 heard, why = self._exchange("train", question.head(), question.tensors(), [number])
                 if number not in heard:
-                    self._note(why)
+                    self.note(why)
                     break
                 missed.clients.discard(number)
                 self.say(f"client {number} caught up on task {question.occasion.task + 1} ('{question.name}')")
         self.missed = [m for m in self.missed if m.clients]
 
-    def _note(self, why: Mapping[int, str]) -> None:
+    def note(self, why: Mapping[int, str]) -> None:
         """Write down who was missing and why; who is silent is away until it says hello."""
         for number, reason in why.items():
             self.account.missing[number] = reason
@@ -286,9 +293,13 @@ class FlowerEngine(Engine):
         }
         return sorted(number for number, message in self.post.exchange(letters, min(HELLO, 10.0)) if message)
 
+    def address(self, head: Mapping[str, Any], bundle: Bundle) -> dict[str, Any]:
+        """Return a question's head with what says where it belongs."""
+        return {**head, "tensors": bundle.digests, "experiment": self.experiment, "attempt": self.attempt}
+
     def _letters(self, kind: str, head: Mapping[str, Any], bundle: Bundle, numbers: Sequence[int]) -> dict[int, Letter]:
         """Write the letters; clients that hold the same tensors get the same content, which Flower stores once."""
-        whole = {**head, "tensors": bundle.digests, "experiment": self.experiment, "attempt": self.attempt}
+        whole = self.address(head, bundle)
         contents: dict[frozenset[str], Any] = {}
         letters = {}
         for number in numbers:

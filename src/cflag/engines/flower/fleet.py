@@ -106,6 +106,11 @@ class Flwr:
         answer = self.call("run", str(APP), FEDERATION, "-c", config, federation_config=federation_config)
         return str(answer["run-id"])
 
+    def failure(self, run: str) -> str | None:
+        """Return why a run ended that should not have; None while it has not."""
+        (found,) = self.call("list", FEDERATION, "--run-id", run)["runs"]
+        return str(found["status-details"]) if str(found["status"]).startswith("finished") else None
+
 
 def superlink(folder: Path, host: str, port: int, keys: Path | None, keep: bool = False, *extra: str) -> Process:
     """Return a SuperLink that works in this folder; without keys it is for this machine alone."""

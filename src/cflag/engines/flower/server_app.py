@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 from cflag.config import Config, load_raw, merge, parse_setting, resolve
 from cflag.engines.flower.engine import FlowerEngine
 from cflag.engines.flower.post import POLL
+from cflag.engines.flower.secure_engine import SecureFlowerEngine
 from cflag.engines.flower.waits import shorten
 from cflag.errors import CflagError
 from cflag.experiment import Experiment, new_folder
@@ -40,8 +42,9 @@ server = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Open the run folder that the run config names, or make it, and learn."""
     if OWNER in os.environ:
-        # A SuperLink that dies takes its executor with it, which is no reason to stop: the owner starts it again.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if threading.current_thread() is threading.main_thread():  # in a simulation it is not
+            # A SuperLink that dies takes its executor with it, which is no reason to stop: the owner starts it again.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         end_with(int(os.environ[OWNER]))
     folder = _folder(context.run_config)
     try:
@@ -59,7 +62,8 @@ def serve(grid: Grid, folder: RunFolder, say: Callable[[str], None] | None = Non
     config = folder.config()
     with explain_failures(folder.path, _command(config)), folder.locked(), one_thread():
         shorten(POLL)
-        engine = FlowerEngine(grid, config, experiment_name(folder), say or folder.say)
+        kind = SecureFlowerEngine if config.secure else FlowerEngine
+        engine = kind(grid, config, experiment_name(folder), say or folder.say)
         experiment = Experiment(config, outline=engine.gather())
         experiment.learn(engine, folder, Quiet())
 

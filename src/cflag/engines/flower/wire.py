@@ -102,10 +102,14 @@ def digest(tensor: Tensor) -> str:
     return hashlib.blake2b(shape + whole.numpy().tobytes(), digest_size=16).hexdigest()
 
 
+def encode(head: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, bytes]:
+    """Return a head and a body as text and bytes."""
+    return json.dumps(head), save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()})
+
+
 def pack(head: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> RecordDict:
     """Put a head and a body into what Flower carries."""
-    body = save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
-    text = json.dumps(head)
+    text, body = encode(head, tensors)
     if len(body) <= SMALL:
         return RecordDict({"cflag": ConfigRecord({"head": text, "body": body})})
     large = Array(dtype="uint8", shape=(len(body),), stype="safetensors", data=body)

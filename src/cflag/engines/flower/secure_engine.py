@@ -1,0 +1,77 @@
+"""The Flower engine under secure aggregation: means are all the server sees, so nothing that singles out a client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cflag.conversation import Ask, Cost, Mean, Occasion, Value, nbytes
+from cflag.engines.engine import Counts
+from cflag.engines.flower.engine import FlowerEngine
+from cflag.engines.flower.post import NO_ANSWER, POLL, failures
+from cflag.engines.flower.secure import LEAST, SecureMean
+from cflag.engines.flower.wire import Bundle, Question, encode
+from cflag.engines.host import GlobalModel
+from cflag.errors import CflagError
+from cflag.server import Server
+
+
+class SecureFlowerEngine(FlowerEngine):
+    """Every question and every test is asked under SecAgg+.
+
+    The server cannot tell a wrong answer from a right one, and clients' remarks, losses and accuracies are not sent.
+    """
+
+    def collect(
+        self, question: Question, asked: Sequence[int], needed: int, ask: Ask, server: Server
+    ) -> tuple[Mean, set[int]]:
+        """Return the mean answer to a question, and whose answers are in it."""
+        head = {**question.head(), "total": question.occasion.samples}
+        mean, heads = self._secure(head, question.tensors(), asked, max(needed, LEAST), question.occasion.samples)
+        self.account.anonymous = True
+        for each in heads:
+            self.account.cost += Cost(*map(int, each["cost"]))
+        self.account.bytes_up += len(heads) * nbytes(mean)
+        like = server.params
+        answer = {name: v.to(like) if isinstance(v, Tensor) else v for name, v in mean.items()}
+        return Mean(answer), {int(each["number"]) for each in heads}
+
+    def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
+        """Test at the clients; only the sum of their counts comes back, in one row for all of them."""
+        self.welcome()
+        given = {name: value for name, value in sent.items() if value is not None}
+        model = GlobalModel(server.params, server.buffers)
+        question = Question("", given, model, Occasion(server.task, server.round, 0, 0), self._position)
+        asked = sorted(self.roll.present)
+        most = max(sum(self.roll.members[n].test_sizes) for n in asked) or 1
+        head = {**question.head(), "tasks": list(tasks), "total": len(asked), "most": most}
+        mean, heads = self._secure(head, question.tensors(), asked, LEAST, len(asked))
+        sums: Tensor = mean["counts"] * most * len(heads)
+        return sums.round().long().reshape(1, len(tasks), 3)
+
+    def _secure(
+        self, head: Mapping[str, Any], tensors: Mapping[str, Tensor], asked: Sequence[int], needed: int, total: int
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Ask under the protocol until enough clients took part."""
+        bundle, end = Bundle(tensors), time.monotonic() + self.config.patience
+        text, body = encode(self.address(head, bundle), bundle.tensors)
+        while True:
+            self.roll.wait_for(needed, set(asked))
+            present = [number for number in asked if number in self.roll.present]
+            nodes = [self.roll.members[number].node for number in present]
+            try:
+                mean, heads = SecureMean(self.post, self.config.deadline).ask(nodes, text, body, total)
+                break
+            except CflagError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(POLL)
+        heard = {int(each["number"]): each for each in heads}
+        self.note(failures(asked, heard, f"{NO_ANSWER} within {self.config.deadline:g} s"))
+        if any(isinstance(v, Tensor) and not bool(torch.isfinite(v).all()) for v in mean.values()):
+            raise CflagError("the mean answer is not finite; under secure aggregation nobody can be named")
+        return mean, heads
