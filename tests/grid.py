@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -33,6 +34,9 @@ class Node:
         self.online = True
         self.spoil: Spoil = lambda question, reply: reply
         self.received: list[Message] = []
+        # What Flower keeps for a node between the messages of a run: the secrets of secure aggregation.
+        node: dict[str, Any] = {"partition-id": number, "state-dir": str(state)}
+        self.context = Context(run_id=1, node_id=number, node_config=node, state=RecordDict(), run_config={})
         self.restart()
 
     def restart(self) -> None:
@@ -41,12 +45,10 @@ class Node:
 
     def answer(self, message: Message) -> Message | None:
         """Run the ClientApp for a message."""
-        config: dict[str, Any] = {"partition-id": self.number, "state-dir": str(self.state)}
-        context = Context(run_id=1, node_id=self.number, node_config=config, state=RecordDict(), run_config={})
         self.received.append(message)
         client_app.stations = self.stations
         try:
-            reply = client_app.client(message=message, context=context)
+            reply = client_app.client(message=message, context=self.context)
         except Exception as error:
             reply = Message(Error(1, f"{type(error).__name__}: {error}"), reply_to=message)
         return self.spoil(message, reply)
@@ -72,7 +74,7 @@ class FakeGrid:
             message.metadata.__dict__["_message_id"] = f"message-{self.count}"
             ids.append(message.metadata.message_id)
             node = self.nodes[message.metadata.dst_node_id]
-            reply = node.answer(message) if node.online else None
+            reply = node.answer(copy.deepcopy(message)) if node.online else None
             if reply is not None:
                 self.replies[message.metadata.message_id] = reply
         return ids

@@ -60,7 +60,7 @@ def _reply(message: Message, context: Context, serve: Callable[[Station, Any, An
     except Exception:
         stations.drop()
         raise
-    return Message(pack({**answered, "experiment": head["experiment"]}, tensors), reply_to=message)
+    return Message(pack({"experiment": head["experiment"], **answered}, tensors), reply_to=message)
 
 
 def _sealed(message: Message, context: Context) -> Message:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cflag.engines.flower.fleet import Process, free_port, part, quiet_flower, supernode_poll
+from cflag.engines.flower.part import STAY
 from cflag.errors import UserError
 
 AGAIN = 5.0
@@ -79,7 +80,9 @@ def _supernode(options: NodeOptions, address: str, secret: bytes) -> Process:
     command += ["--superexec-auth-secret-file", str(file), "--host", host, "--port", port]
     command += ["--node-config", " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())]
     env = {**quiet_flower(options.state / "flower"), **supernode_poll(options.poll)}
-    return Process("SuperNode", command, options.state / "supernode.log", env)
+    node = Process("SuperNode", command, options.state / "supernode.log", env)
+    node.env.pop(STAY, None)  # this client may outlive the deployment; its SuperNode must not outlive this client
+    return node
 
 
 def _keep_alive(node: Process, stopped: object) -> None:

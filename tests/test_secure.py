@@ -1,0 +1,121 @@
+"""Secure aggregation on a grid without processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message
+from flwr.compat.common.recorddict_compat import recorddict_to_fitres
+
+from cflag.conversation import Answer
+from cflag.engines.flower.secure import RANGE, SecureMean, is_secure, open_question, seal_answer
+from cflag.engines.flower.station import Station
+from cflag.engines.flower.wire import unpack
+from cflag.errors import CflagError, UserError
+from cflag.files import load_state
+from tests.grid import Fleet, local
+
+SECURE: dict[str, Any] = {"engine": "flower-sim", "secure": True, "clients": 4, "zeta": 0.5}
+
+
+@pytest.mark.parametrize("method", ["cflag", "finetune", "icarl"])
+def test_the_model_is_the_local_engines_up_to_rounding(method: str, tmp_path: Path) -> None:
+    """One round: its two means are rounded to 2 RANGE / 2^22 a client, far below the steps that they make."""
+    own = {"method": method, "tasks": 1, "rounds": 1}
+    result = Fleet(tmp_path, **{**SECURE, **own}).run()
+    plain = local(tmp_path, clients=4, zeta=0.5, **own)
+    mine, theirs = (load_state(tmp_path / name / "model.safetensors") for name in ("run", "local"))
+    for name in theirs:
+        torch.testing.assert_close(mine[name], theirs[name], atol=4 * 4 * 2 * RANGE / 2**22, rtol=0)
+    assert result.average_accuracy == pytest.approx(plain.average_accuracy, abs=0.02)
+
+
+def test_a_mean_is_weighted_by_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Σ n_i a_i / Σ n_i of the answers as the clients made them, for both questions of C-FLAG."""
+    answers: dict[str, list[tuple[int, Answer]]] = {}
+    means: list[dict[str, Any]] = []
+    once, ask = Station.answer, SecureMean.ask
+
+    def listen(self: Station, head: Any, sent: Any) -> Any:
+        answered, tensors = once(self, head, sent)
+        answers.setdefault(head["question"], []).append((answered["samples"], {**tensors, **answered["numbers"]}))
+        return answered, tensors
+
+    def note(self: SecureMean, *args: Any) -> Any:
+        mean, heads = ask(self, *args)
+        means.append(mean)
+        return mean, heads
+
+    monkeypatch.setattr(Station, "answer", listen)
+    monkeypatch.setattr(SecureMean, "ask", note)
+    Fleet(tmp_path, **SECURE, tasks=2, rounds=1, cflag={"drift": 1.0}).run()
+    gradients, steps = answers["gradients"][4:], answers["local_steps"][4:]  # of the second task, with a memory
+    for asked in (gradients, steps):
+        total = sum(n for n, _ in asked)
+        mean = next(mean for mean in reversed(means) if set(mean) == set(asked[0][1]))
+        for name, value in mean.items():
+            expected = sum(n / total * torch.as_tensor(answer[name], dtype=torch.float64) for n, answer in asked)
+            given = torch.as_tensor(value, dtype=torch.float64)
+            torch.testing.assert_close(given, torch.as_tensor(expected), atol=1e-4, rtol=1e-4)
+
+
+def test_nothing_singles_out_a_client(tmp_path: Path) -> None:
+    """Neither in the metrics nor in what arrives: no answer's vector, remark, loss or accuracy of one client."""
+    fleet = Fleet(tmp_path, **SECURE, tasks=1, rounds=1)
+    arrived: list[Message] = []
+
+    def listen(message: Message, reply: Message) -> Message:
+        arrived.append(reply)
+        if is_secure(message.content):
+            assert recorddict_to_fitres(reply.content, keep_input=True).parameters.tensors == []
+            metrics = recorddict_to_fitres(reply.content, keep_input=True).metrics
+            assert set(metrics) == {"head"}
+            for word in ("remarks", "loss", 'counts": [[', "samples"):
+                assert word not in str(metrics["head"])
+        return reply
+
+    for node in fleet.nodes:
+        node.spoil = listen
+    result = fleet.run()
+    (record,) = fleet.records()
+    assert arrived
+    assert record["clients"] == {}
+    assert record["loss"] is None
+    assert "cohort" not in record
+    assert result.client_matrices == []
+
+
+def test_a_client_that_drops_out_is_left_out_of_the_mean(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, **SECURE, method="finetune", tasks=1, rounds=1)
+
+    def silent(message: Message, reply: Message) -> Message | None:
+        lost = is_secure(message.content) and unpack(open_question(message.content))[0]["question"] == "local_steps"
+        return None if lost else reply
+
+    fleet.nodes[3].spoil = silent
+    fleet.run()
+    assert "client 3: no answer within 0.3 s" in fleet.said
+    fewer = Fleet(tmp_path / "fewer", **{**SECURE, "engine": "flower", "secure": False}, method="finetune", tasks=1,
+                  rounds=1)  # fmt: skip
+    fewer.nodes[3].spoil = lambda message, reply: None if message.metadata.message_type == "train" else reply
+    fewer.run()
+    mine, theirs = (load_state(path / "model.safetensors") for path in (fleet.path, fewer.path))
+    for name in theirs:
+        torch.testing.assert_close(mine[name], theirs[name], atol=1e-4, rtol=0)
+
+
+def test_what_cannot_be_carried_is_refused_not_clipped() -> None:
+    seal_answer({"delta": torch.tensor([2 * RANGE])}, 1, 2, {})
+    with pytest.raises(CflagError, match=r"carries numbers up to 8; this answer has 8\.5"):
+        seal_answer({"delta": torch.tensor([2.125 * RANGE])}, 1, 2, {})
+    with pytest.raises(CflagError, match="this answer has nan"):
+        seal_answer({"delta": torch.tensor([float("nan")])}, 1, 2, {})
+
+
+@pytest.mark.parametrize("own", [{"engine": "local"}, {"clients": 2}, {"clients_per_round": 2}])
+def test_it_needs_a_simulation_and_three_clients(own: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="secure = true needs"):
+        Fleet(tmp_path, **{**SECURE, **own})
