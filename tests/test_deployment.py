@@ -61,12 +61,10 @@ def test_a_deployment_with_a_killed_client_has_the_local_engines_numbers(tmp_pat
     """
     fleet = Deployment(tmp_path / "fleet", "--keep", "--no-database", min_clients=3, rounds=2)
     fleet.start()
-    pids: list[int] = []
     try:
         fleet.after(1)
         fleet.kill("client 1")
         assert fleet.wait() == 0, fleet.log()
-        pids = [fleet.pid(name) for name in ("SuperLink", "client 0", "client 1", "client 2")]
         assert "client 1 ended and is started again" in fleet.log()
         assert any("1" in record.get("missing", {}) for record in fleet.records())
         local = plain(tmp_path / "local", clients=3, tasks=2, rounds=2)
@@ -78,8 +76,8 @@ def test_a_deployment_with_a_killed_client_has_the_local_engines_numbers(tmp_pat
         _submitted_by_hand(fleet, tmp_path / "by-hand")
         assert without_faults(tmp_path / "by-hand")[1] == without_faults(plain(tmp_path / "short", **SHORT))[1]
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGTERM)
+        for name in ("client 0", "client 1", "client 2", "SuperLink"):
+            os.kill(fleet.pid(name), signal.SIGTERM)
 
 
 SHORT: dict[str, Any] = {"clients": 3, "tasks": 1, "rounds": 1, "method": "replay"}

@@ -135,8 +135,11 @@ def zip_of(folder: Path, prefix: str = "") -> bytes:
 # --- the table -------------------------------------------------------------------------------------------
 
 
-def test_every_source_but_the_built_in_one_can_be_got() -> None:
-    assert [*download.REMOTES] == [name for name in sources.names() if name != "digits"]
+def test_every_source_but_the_built_in_one_and_your_own_can_be_got(tmp_path: Path) -> None:
+    assert [*download.REMOTES] == [name for name in sources.names() if name not in ("digits", "folder")]
+    assert download.status("folder", tmp_path) == "missing"
+    with pytest.raises(DataError, match="arrays of your own"):
+        download.fetch("folder", tmp_path)
     for name, remotes in download.REMOTES.items():
         for remote in remotes:
             assert remote.urls

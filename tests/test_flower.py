@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -465,6 +466,48 @@ def test_clients_measure_accuracy_on_their_own_samples(tmp_path: Path) -> None:
             own = [result.client_matrices[client][i][j] or 0.0 for client in range(3)]
             overall = sum(a * n for a, n in zip(own, sizes, strict=True)) / sum(sizes)
             assert result.accuracy_matrix[i][j] == pytest.approx(overall, abs=1e-12)
+
+
+def test_clients_with_data_of_their_own(tmp_path: Path) -> None:
+    """Each machine has its own folder; the numbers are those of the same samples dealt by subject on one machine."""
+    rng = np.random.default_rng(0)
+    whole: dict[str, list[Any]] = {"train": [], "test": []}
+    own: dict[str, Any] = {"source": "folder", "tasks": 2, "method": "cflag"}
+    fleet = Fleet(tmp_path, **own, partition="own")
+    for node in fleet.nodes:
+        data = tmp_path / f"data-{node.number}"
+        data.mkdir()
+        for name, count in (("train", 40 + 20 * node.number), ("test", 20)):
+            y = np.arange(count) % 4
+            x = (rng.normal(size=(count, 6)) + 2 * np.eye(6)[y]).astype(np.float32)
+            np.savez(data / f"{name}.npz", x=x, y=y)
+            whole[name].append((x, y, np.full(count, node.number)))
+        (data / "source.toml").write_text('name = "mine"\nclasses = 4\nmean = [0.1]\nstd = [1.2]\n')
+        node.context.node_config["data-dir"] = str(data)
+    fleet.run()
+    together = tmp_path / "together"
+    together.mkdir()
+    for name, parts in whole.items():
+        x, y, subject = (np.concatenate(column) for column in zip(*parts, strict=True))
+        np.savez(together / f"{name}.npz", x=x, y=y, subject=subject)
+    (together / "source.toml").write_text('name = "mine"\nclasses = 4\nmean = [0.1]\nstd = [1.2]\n')
+    local(tmp_path, **own, partition="subject", data_dir=str(together))
+    assert numbers(fleet.path) == numbers(tmp_path / "local")
+
+
+def test_a_client_without_samples_of_a_task_is_told_so(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, source="folder", partition="own", class_order="natural", patience=0.5)
+    for node in fleet.nodes:
+        data = tmp_path / f"data-{node.number}"
+        data.mkdir()
+        y = np.arange(20) % (4 if node.number else 2)
+        for name in ("train", "test"):
+            np.savez(data / f"{name}.npz", x=np.eye(4, dtype=np.float32)[y], y=y)
+        (data / "source.toml").write_text('name = "mine"\nclasses = 4\n')
+        node.context.node_config["data-dir"] = str(data)
+    fleet.run()
+    assert [line for line in fleet.said if "has 0 samples of task" in line]
+    assert {tuple(record["cohort"]) for record in fleet.records()} == {(1, 2)}
 
 
 def test_the_method_of_a_stranger_is_not_called(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -66,10 +67,50 @@ def test_names_and_descriptions() -> None:
         "cifar100",
         "tiny-imagenet",
         "har",
+        "folder",
     ]
     for name in sources.names():
         assert sources.describe(name)
         assert "\n" not in sources.describe(name)
+
+
+def test_a_folder_of_your_own(tmp_path: Path) -> None:
+    x, y = np.arange(24, dtype=np.float64).reshape(6, 4), np.array([0, 1, 2, 0, 1, 2])
+    for name in ("train", "test"):
+        np.savez(tmp_path / f"{name}.npz", x=x, y=y)
+    (tmp_path / "source.toml").write_text('name = "mine"\nclasses = 3\nmean = [2.0]\nstd = [4.0]\n')
+    source = sources.load("folder", tmp_path)
+    assert (source.name, source.classes, source.shape, source.mean, source.std) == ("mine", 3, (4,), (2.0,), (4.0,))
+    assert torch.equal(source.train.x, torch.arange(24.0).reshape(6, 4))
+    assert source.test.y.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("source.toml", b"classes = 3", "'name' is missing"),
+        ("source.toml", b"name = 3 4", "source.toml: Expected"),
+        ("source.toml", b'name = "m"\nclasses = 2', "labels span 0..2, expected 0..1"),
+        ("train.npz", b"noise", "cannot be read as arrays x and y"),
+        ("test.npz", None, "test.npz: there is no such file"),
+    ],
+)
+def test_a_damaged_folder_is_told_in_one_line(file: str, content: bytes | None, words: str, tmp_path: Path) -> None:
+    test_a_folder_of_your_own(tmp_path)
+    if content is None:
+        (tmp_path / file).unlink()
+    else:
+        (tmp_path / file).write_bytes(content)
+    with pytest.raises(DataError, match=re.escape(words)) as caught:
+        sources.load("folder", tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_pickle_is_loaded(tmp_path: Path) -> None:
+    test_a_folder_of_your_own(tmp_path)
+    np.savez(tmp_path / "train.npz", x=np.array([{"a": 1}], dtype=object), y=np.array([0]))
+    with pytest.raises(DataError, match="cannot be read as arrays"):
+        sources.load("folder", tmp_path)
 
 
 def test_unknown_name_suggests_the_closest() -> None:

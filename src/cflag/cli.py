@@ -151,6 +151,7 @@ def _add_fleet(commands: Any) -> None:
     deploy.add_argument("--out", type=Path, metavar="DIR", help="folder to write; must be new (default: runs/...)")
     deploy.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was stopped or killed")
     deploy.add_argument("--keep", action="store_true", help="leave the fleet running afterwards")
+    _add_poll(deploy)
     deploy.add_argument("--no-database", dest="database", action="store_false",
                         help="a SuperLink without database: faster; if it dies the round is repeated")  # fmt: skip
     deploy.add_argument("--quiet", action="store_true", help="no progress display")
@@ -197,9 +198,13 @@ def _add_fleet(commands: Any) -> None:
     client.add_argument("--state", type=Path, required=True, metavar="DIR", help="its own folder; survives restarts")
     client.add_argument("--data", default="", metavar="DIR", help="where data sets are (default: $CFLAG_DATA)")
     client.add_argument("--device", default="cpu", help="what computes (default: cpu)")
-    client.add_argument("--poll", type=float, default=0.1, metavar="SECONDS",
-                        help="how often to look for questions; 0: Flower's own 3 s (default: 0.1)")  # fmt: skip
+    _add_poll(client)
     client.set_defaults(command=_client)
+
+
+def _add_poll(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--poll", type=float, default=0.1, metavar="SECONDS",
+                        help="how often a client looks for questions; 0: Flower's own 3 s (default: 0.1)")  # fmt: skip
 
 
 class _Version(argparse.Action):
@@ -270,7 +275,7 @@ def _deploy(args: argparse.Namespace) -> None:
     with require_flower():
         from cflag.engines.flower.deploy import FleetOptions, deploy
     data = _absolute(args.data_dir) if args.data_dir else os.environ.get("CFLAG_DATA", "")
-    fleet = FleetOptions(data, args.keep, args.database)
+    fleet = FleetOptions(data, args.keep, args.database, args.poll)
     _fleet(args, lambda folder, display: deploy(folder, fleet, display))
 
 

@@ -229,6 +229,8 @@ def _check(config: Config) -> None:
         if not 0 < getattr(config, key) < float("inf"):
             raise UserError(f"{key} = {getattr(config, key)} must be positive and finite")
     _check_cohort(config)
+    if config.partition == "own" and config.engine != "flower":
+        raise UserError("partition = 'own' is for clients with data of their own: use cflag deploy or cflag server")
     if config.secure and (config.engine != "flower-sim" or config.cohort_size() < 3):
         raise UserError("secure = true needs engine = 'flower-sim' and at least 3 clients in a round")
     if config.source not in [*source_names(), CUSTOM]:

@@ -28,7 +28,8 @@ class BenchmarkOptions:
     scenario: Literal["task", "class", "permuted", "rotated"] = "task"
     tasks: int = 5
     clients: int = 5
-    partition: Literal["dirichlet", "iid", "subject"] = "dirichlet"
+    partition: Literal["dirichlet", "iid", "subject", "own"] = "dirichlet"
+    """How a task's samples are dealt to clients; "own" is for a fleet whose clients each have data of their own."""
     zeta: float = 1e5
     min_samples: int = 1
     class_order: Literal["seeded", "natural"] = "seeded"
@@ -56,6 +57,8 @@ class Benchmark:
             clients=options.clients,
         )
         present = source.test.y.unique().tolist()
+        if options.partition == "own":  # what one client lacks another may have
+            present = list(range(source.classes))
         for index, task in enumerate(self.tasks):
             if not set(task.classes) & set(present):
                 raise UserError(f"task {index + 1} has no test samples: {source.name}'s test half lacks its classes")
@@ -116,6 +119,8 @@ class Benchmark:
         rngs = [stream(o.seed, f"deal {name}", task) for name in ("train", "test")]
         if o.partition == "subject":
             train, test = by_subject(halves, chosen, o.clients)
+        elif o.partition == "own":
+            train, test = ([half] * o.clients for half in chosen)
         elif o.partition == "iid":
             train, test = map(in_turn, labels, chosen, [o.clients] * 2, rngs)
         else:

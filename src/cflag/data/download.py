@@ -129,7 +129,9 @@ REMOTES: dict[str, tuple[Remote, ...]] = {
 def fetch(name: str, data_dir: Path, progress: bool = True) -> Path:
     """Get a source's files unless they are there and whole already; return where they are."""
     entry = sources.find(name)
-    if name not in REMOTES or _usable(entry, data_dir):
+    if name not in REMOTES and not entry.built_in:
+        raise DataError(f"{name}: these are arrays of your own, there is nothing to download; {entry.advice()}")
+    if entry.built_in or _usable(entry, data_dir):
         return data_dir / entry.place
     with _writing(data_dir):
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -145,7 +147,7 @@ def fetch(name: str, data_dir: Path, progress: bool = True) -> Path:
 def status(name: str, data_dir: Path) -> str:
     """Return 'built in', 'ready', 'missing' or 'damaged: ...', judged by names and sizes only."""
     entry = sources.find(name)
-    if name not in REMOTES:
+    if entry.built_in:
         return BUILT_IN
     if not entry.present(data_dir):
         return MISSING

@@ -6,11 +6,13 @@ Names and descriptions are told without loading torch or scikit-learn, which tak
 from __future__ import annotations
 
 import os
+import tomllib
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +69,7 @@ class Entry(ABC):
     name: str
     about: str
     place: str
+    built_in: ClassVar[bool] = False
 
     @abstractmethod
     def present(self, root: Path) -> bool:
@@ -94,6 +97,8 @@ class Entry(ABC):
 @dataclass(frozen=True)
 class Digits(Entry):
     """The 8x8 digits that come with scikit-learn."""
+
+    built_in = True
 
     def present(self, root: Path) -> bool:
         """Always there."""
@@ -302,6 +307,53 @@ class Har(Entry):
         return (root / self.place).is_dir()
 
 
+# --- your own --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Folder(Entry):
+    """Arrays of your own: train.npz and test.npz with `x` and `y` (and `subject`), described in source.toml."""
+
+    def present(self, root: Path) -> bool:
+        """Tell whether the description is there."""
+        return (root / "source.toml").is_file()
+
+    def check(self, root: Path) -> None:
+        """Check that all three files are there."""
+        for name in ("source.toml", "train.npz", "test.npz"):
+            if not (root / name).is_file():
+                raise DataError(f"{root / name}: there is no such file")
+
+    def read(self, root: Path) -> Source:
+        """Read the arrays as they are: uint8 images (n, channels, height, width), or floating point of any shape."""
+        self.check(root)
+        path = root / "source.toml"
+        try:
+            about = tomllib.loads(path.read_text(encoding="utf-8"))
+            mean, std = (tuple(map(float, about.get(key, [value]))) for key, value in (("mean", 0), ("std", 1)))
+            halves = [self._half(root / f"{name}.npz") for name in ("train", "test")]
+            return _source(str(about["name"]), halves[0], halves[1], int(about["classes"]), mean, std)
+        except KeyError as error:
+            raise DataError(f"{path}: '{error.args[0]}' is missing") from None
+        except (tomllib.TOMLDecodeError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: {error}") from None
+
+    def advice(self) -> str:
+        """Return what to do when the files are missing or damaged."""
+        return "point --data-dir, or a client's --data, at a folder as docs/deploy.md describes it"
+
+    @staticmethod
+    def _half(path: Path) -> Split:
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                x, y = arrays["x"], arrays["y"]
+                subject = arrays.get("subject")
+        except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+            raise DataError(f"{path}: cannot be read as arrays x and y ({error})") from None
+        whole = x if x.dtype == np.uint8 else x.astype(np.float32)
+        return _split(whole, y, subject)
+
+
 # --- arrays to tensors -----------------------------------------------------------------------------------
 
 
@@ -378,6 +430,7 @@ _ENTRIES: tuple[Entry, ...] = (
         "UCI HAR: phone signals, 9 x 128 steps, 6 activities, 30 people, 10,299 windows",
         "UCI HAR Dataset",
     ),
+    Folder("folder", "arrays of your own in the data folder: source.toml, train.npz, test.npz", ""),
 )
 
 SOURCES: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}

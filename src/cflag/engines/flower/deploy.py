@@ -71,13 +71,19 @@ def deploy(folder: RunFolder, fleet: FleetOptions, display: Display) -> Result:
             command = [*part("client"), "--superlink", f"{LOOPBACK}:{options.port}", "--ca", str(keys / "ca.crt")]
             command += ["--key", str(keys / "clients" / f"client-{number}.key"), "--number", str(number)]
             command += ["--state", str(state), "--poll", str(fleet.poll)]
-            command += ["--data", fleet.data] if fleet.data else []
+            command += ["--data", _own_data(fleet.data, number)] if fleet.data else []
             node = Process(f"client {number}", command, state / "client.log", {STAY: "1"} if fleet.keep else {})
             node.start()
             server.nodes.append(node)
             if not fleet.keep:
                 ending.callback(node.stop)
         return _carry(folder, server, display, stopped)
+
+
+def _own_data(data: str, number: int) -> str:
+    """Return DATA/client-N where there is such a folder: data of the client's own."""
+    own = Path(data) / f"client-{number}"
+    return str(own) if own.is_dir() else data
 
 
 def serve(folder: RunFolder, options: ServerOptions, display: Display) -> Result:

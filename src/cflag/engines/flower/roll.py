@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Message
+from flwr.common.constant import ErrorCode
 
 import cflag
 from cflag.config import Config
@@ -23,6 +24,8 @@ from cflag.errors import CflagError
 from cflag.files import strict_json
 
 OTHER = "client {}'s data are of another benchmark: other classes, shape or scaling"
+GONE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+"""A node that went away before it could say hello; it is greeted again when it is back."""
 HELLO = 60.0
 """Seconds a node has to say who it is; the first time it also loads torch and the data."""
 
@@ -120,6 +123,8 @@ class Roll:
 
     def _enter(self, node: int, message: Message) -> int | None:
         """Take a node's word for who it is, if nobody else is that client."""
+        if message.has_error() and message.error.code in GONE:
+            return None
         try:
             number, member = self._read(node, message)
         except (GarbageError, KeyError, TypeError, ValueError) as error:
@@ -138,7 +143,7 @@ class Roll:
 
     def _read(self, node: int, message: Message) -> tuple[int, Member]:
         if message.has_error():
-            raise GarbageError(message.error.reason)
+            raise GarbageError(" ".join(str(message.error.reason).split())[:500])
         head, _ = unpack(message.content)
         if "error" in head:
             raise GarbageError(str(head["error"])[:500])
