@@ -3,7 +3,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit format bench bench-peers clean
+.PHONY: demo test lint types unit format bench bench-peers faults clean
 
 demo: .venv/ready
 	$(BIN)/cflag run digits --methods cflag,finetune
@@ -32,6 +32,10 @@ bench: .venv/ready
 
 bench-peers: .venv/ready .venv-peers/ready
 	$(BIN)/python -m benchmarks.run J J2 J3 R --peers .venv-peers/bin/python
+
+# Breaks a real deployment on this machine in nine ways, about twenty minutes.
+faults: .venv/ready
+	$(BIN)/python -m benchmarks.faults
 
 .venv-peers/ready: benchmarks/peers/requirements.txt
 	$(PYTHON) -m venv .venv-peers

@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -56,24 +57,23 @@ def _stock(home: Path, clients: int, words: list[str]) -> None:
     """Flower's own SuperNodes: a new Python for every message."""
     keys, port = home / "keys", free_port()
     make_server_keys(keys, ["localhost", "127.0.0.1"])
+    for number in range(clients):
+        make_client_key(keys / "clients", str(number))
+    command = [*CFLAG, "server", "digits", "--keys", str(keys), "--port", str(port), "--no-database", *words]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    out = Path(words[words.index("--out") + 1])
+    while not (out / "experiment").is_file() and server.poll() is None:
+        time.sleep(0.2)  # a SuperNode whose key is not registered yet gives up
     with ExitStack() as stack:
         for number in range(clients):
-            make_client_key(keys / "clients", str(number))
             secure = ["--root-certificates", str(keys / "ca.crt"), "--auth-supernode-private-key"]
             config = f'partition-id={number} state-dir="{home / str(number)}"'
-            command = [
-                tool("flower-supernode"),
-                "--superlink",
-                f"localhost:{port}",
-                "--port",
-                str(free_port()),
-                *secure,
-            ]
-            command += [str(keys / "clients" / f"{number}.key"), "--node-config", config]
+            command = [tool("flower-supernode"), "--superlink", f"localhost:{port}", "--port", str(free_port())]
+            command += [*secure, str(keys / "clients" / f"{number}.key"), "--node-config", config]
             node = Process("SuperNode", command, home / f"{number}.log", quiet_flower(home / f"{number}-home"))
             node.start()
             stack.callback(node.stop)
-        _call(["server", "digits", "--keys", str(keys), "--port", str(port), "--no-database", *words])
+        assert server.wait() == 0
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Experiments = Iterator[tuple[Path, Experiment]]
 
 BUDGETS = ("rounds", "gradients", "bytes")
-KINDS = ("methods", "sources", "models", "memories", "presets")
+KINDS = ("methods", "sources", "models", "memories", "presets", "campaigns")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,6 +99,35 @@ def _parser() -> argparse.ArgumentParser:
     tune.set_defaults(command=_tune)
 
     _add_fleet(commands)
+
+    reproduce = commands.add_parser(
+        "reproduce",
+        help="a table or figure of the paper, ours beside theirs",
+        description="Run what is behind a table or figure of the paper, as far as it is not there yet, and show it. "
+        "Names: cflag list campaigns.",
+    )
+    reproduce.add_argument("name", metavar="NAME", help="for example table-iid; 'all' for everything")
+    reproduce.add_argument("--scale", choices=("lite", "cpu", "paper"), default="lite",
+                           help="minutes, a night, or the paper's own settings (default: lite)")  # fmt: skip
+    reproduce.add_argument("--methods", metavar="NAME,NAME,...", help="only these (default: all of the table)")
+    reproduce.add_argument("--sources", metavar="NAME,NAME,...", help="only these data sets (default: all)")
+    reproduce.add_argument("--seeds", default="1234,1235,1236", metavar="N,N,...")
+    reproduce.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at once (default: one a core)")
+    reproduce.add_argument("--data-dir", metavar="DIR", help="where data sets are (default: $CFLAG_DATA)")
+    reproduce.add_argument("--out", type=Path, metavar="DIR", help="repeat the command to go on "
+                           "(default: runs/reproduce-SCALE)")  # fmt: skip
+    reproduce.add_argument("--dry-run", action="store_true", help="say what would run, how long, how much disk")
+    reproduce.set_defaults(command=_reproduce)
+
+    report = commands.add_parser(
+        "report",
+        help="finished runs as one HTML page",
+        description="Make one self-contained HTML page of finished runs: tables, curves, matrices, rates, clients.",
+    )
+    report.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders of them")
+    report.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
+    report.add_argument("--title", default="Continual federated learning", metavar="TEXT")
+    report.set_defaults(command=_report)
 
     theory = commands.add_parser(
         "theory",
@@ -392,6 +421,63 @@ def _tune(args: argparse.Namespace) -> None:
     console.print(f"use it: cflag compare {args.preset} --tuned {path} ...", highlight=False, soft_wrap=True)
 
 
+def _reproduce(args: argparse.Namespace) -> None:
+    from cflag.paper.campaigns import CAMPAIGNS, chosen, find
+    from cflag.paper.present import as_text, write
+    from cflag.paper.reproduce import carry_out, default_out, estimate
+    from cflag.paper.summary import summarise
+    from cflag.results.display import Overview, PatientConsole
+
+    console = PatientConsole()
+    if args.jobs < 0:
+        raise UserError(f"--jobs {args.jobs}: 0 (one a core) or more")
+    if args.data_dir:
+        os.environ["CFLAG_DATA"] = _absolute(args.data_dir)  # for the runs, which are processes of their own
+    seeds = [_seed(text) for text in _names("--seeds", args.seeds)]
+    methods = _names("--methods", args.methods) if args.methods else []
+    sources = _names("--sources", args.sources) if args.sources else []
+    campaigns = list(CAMPAIGNS.values()) if args.name == "all" else [find(args.name)]
+    campaigns = [chosen(campaign, methods, sources) for campaign in campaigns]
+    out, at_once = args.out or default_out(args.scale), args.jobs or cores()
+    jobs = list(dict.fromkeys(job for c in campaigns for job in c.jobs(args.scale, seeds, out)))
+    if args.dry_run:
+        with console.status("timing a few gradients of each benchmark"):
+            plan = estimate(jobs, at_once)
+        for campaign in campaigns:
+            console.print(f"{campaign.name}: {campaign.title}", highlight=False)
+        console.print(
+            f"{plan.runs} runs, {plan.finished} of them finished; about {_duration(plan.seconds)} for the others with "
+            f"{at_once} at once; {plan.disk_mb:,.0f} MB of disk, {plan.memory_mb:,.0f} MB of memory; in {out}",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+        return
+    with Overview(console) as overview:
+        failed = carry_out(jobs, at_once, overview.update)
+    for campaign in campaigns:
+        command = f"cflag reproduce {campaign.name} --scale {args.scale}"
+        summary = summarise(campaign, args.scale, seeds, out, command)
+        console.print(as_text(campaign, summary))
+        for path in write(campaign, summary, out / campaign.name):
+            console.print(str(path), highlight=False, soft_wrap=True)
+    for line in failed:
+        console.print(f"failed: {line}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _report(args: argparse.Namespace) -> None:
+    from cflag.files import write_atomically
+    from cflag.report.page import find_results, make_page
+
+    write_atomically(args.out, make_page(find_results(args.folders), args.title).encode())
+    print(args.out)
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as people say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def _theory(args: argparse.Namespace) -> None:
     from cflag.results.display import PatientConsole, RoundsBar
 
@@ -493,8 +579,10 @@ def _compare_figure(results: Sequence[Result], root: Path, name: str = "accuracy
 
 
 def _list(args: argparse.Namespace) -> None:
-    for name, about in _choices(args.kind):
-        print(f"{name:<15} {about}")
+    choices = _choices(args.kind)
+    width = max(15, *(len(name) for name, _ in choices))
+    for name, about in choices:
+        print(f"{name:<{width}} {about}")
 
 
 def _choices(kind: str) -> list[tuple[str, str]]:
@@ -506,6 +594,10 @@ def _choices(kind: str) -> list[tuple[str, str]]:
         from cflag.data import sources
 
         return [(name, sources.describe(name)) for name in sources.names()]
+    if kind == "campaigns":
+        from cflag.paper.campaigns import CAMPAIGNS
+
+        return [(name, campaign.title) for name, campaign in CAMPAIGNS.items()]
     if kind == "presets":
         from cflag.presets import describe_preset, preset_names
 

@@ -259,9 +259,9 @@ def resume(folder: str | Path, **parts: Any) -> Result:
 def refuse_changed(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
     """A checkpoint belongs to the config it was made with; say which key was changed since."""
     for key, value in now.items():
-        if before.get(key) != value:
+        if key in before and before[key] != value:  # a key that did not exist then has its default, which is as it was
             raise UserError(
-                f"{path / 'config.toml'}: '{key}' was changed since the checkpoint ({before.get(key)} to {value}); "
+                f"{path / 'config.toml'}: '{key}' was changed since the checkpoint ({before[key]} to {value}); "
                 "change it back, or start a new run"
             )
 

@@ -1,0 +1,141 @@
+"""A campaign's numbers beside the paper's, as a summary that is small enough to keep."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from cflag.paper.campaigns import Campaign, Cell, Scale
+from cflag.results.folder import RunFolder
+from cflag.results.result import Result
+
+Spread = tuple[float, float | None]
+"""A mean in percent and its standard deviation, where it is known."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method in one cell: ours, and the paper's where it prints one."""
+
+    group: str
+    method: str
+    at: float | None
+    seeds: list[int]
+    accuracy: Spread | None
+    forgetting: Spread | None
+    paper_accuracy: Spread | None = None
+    paper_forgetting: Spread | None = None
+    slip: str = ""
+    """Why the printed number cannot be right, where it cannot."""
+    after_tasks: list[float] | None = None
+    """Mean accuracy on the tasks learned so far, after each."""
+    gamma: list[float | None] | None = None
+    """Γ(t) of each round, mean over seeds."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A campaign at one scale."""
+
+    campaign: str
+    scale: str
+    command: str
+    date: str
+    commit: str
+    entries: list[Entry]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> Summary:
+        """Take back what `to_dict` returned."""
+        entries = [Entry(**entry) for entry in raw["entries"]]
+        return cls(**{**raw, "entries": entries})
+
+
+def summarise(campaign: Campaign, scale: Scale, seeds: Sequence[int], out: Path, command: str) -> Summary:
+    """Read the finished runs of a campaign."""
+    entries = []
+    for cell in campaign.cells:
+        for method in cell.methods:
+            jobs = replace_methods(cell, method).jobs(scale, seeds, out)
+            results = [Result.load(job.folder) for job in jobs if RunFolder(job.folder).finished]
+            entries.append(_entry(campaign, cell, method, results))
+    return Summary(campaign.name, scale, command, datetime.now(UTC).date().isoformat(), _commit(), entries)
+
+
+def replace_methods(cell: Cell, method: str) -> Cell:
+    """Return a cell with one method alone."""
+    return Cell(cell.group, cell.source, cell.settings, (method,), cell.at)
+
+
+def _entry(campaign: Campaign, cell: Cell, method: str, results: Sequence[Result]) -> Entry:
+    row = str(int(cell.at)) if campaign.name == "table-clients" and cell.at else method
+    printed_ = printed().get(campaign.name, {}).get(cell.group, {}).get(row)
+    paper = _printed_pair(printed_) if printed_ else (None, None)
+    return Entry(
+        group=cell.group,
+        method=method,
+        at=cell.at,
+        seeds=[result.seed for result in results],
+        accuracy=_spread([100 * r.average_accuracy for r in results]),
+        forgetting=_spread([100 * r.forgetting for r in results]),
+        paper_accuracy=paper[0],
+        paper_forgetting=paper[1],
+        slip=_slip(campaign.name, cell.group, row),
+        after_tasks=_after_tasks(results) if campaign.kind == "tasks" else None,
+        gamma=_gamma(results) if campaign.kind == "gamma" else None,
+    )
+
+
+@cache
+def printed() -> dict[str, Any]:
+    """Return what the paper prints."""
+    return tomllib.loads((files(__package__) / "printed.toml").read_text(encoding="utf-8"))
+
+
+def _printed_pair(values: Sequence[float]) -> tuple[Spread, Spread]:
+    if len(values) == 2:
+        return (values[0], None), (values[1], None)
+    return (values[0], values[1]), (values[2], values[3])
+
+
+def _slip(table: str, source: str, method: str) -> str:
+    found = [s["why"] for s in printed()["slip"] if (s["table"], s["source"], s["method"]) == (table, source, method)]
+    return str(found[0]) if found else ""
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    if not values:
+        return None
+    return round(fmean(values), 3), round(stdev(values), 3) if len(values) > 1 else None
+
+
+def _after_tasks(results: Sequence[Result]) -> list[float] | None:
+    seen = [[100 * fmean(row[: i + 1]) for i, row in enumerate(r.accuracy_matrix)] for r in results]
+    return [round(fmean(column), 3) for column in zip(*seen, strict=True)] if seen else None
+
+
+def _gamma(results: Sequence[Result]) -> list[float | None] | None:
+    rows = [[record.get("gamma") for record in r.metrics] for r in results]
+    columns = list(zip(*rows, strict=True)) if rows else []
+    return [None if None in c else float(f"{fmean(c):.5g}") for c in columns] or None
+
+
+def _commit() -> str:
+    """Return the commit of the checkout this runs from, or nothing where it is an installed package."""
+    here = Path(__file__).parent
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() if done.returncode == 0 else ""

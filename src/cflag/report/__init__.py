@@ -1,0 +1,1 @@
+"""`cflag report`: runs as one HTML page that needs nothing else."""
