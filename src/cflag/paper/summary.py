@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -68,15 +68,10 @@ def summarise(campaign: Campaign, scale: Scale, seeds: Sequence[int], out: Path,
     entries = []
     for cell in campaign.cells:
         for method in cell.methods:
-            jobs = replace_methods(cell, method).jobs(scale, seeds, out)
+            jobs = replace(cell, methods=(method,)).jobs(scale, seeds, out)
             results = [Result.load(job.folder) for job in jobs if RunFolder(job.folder).finished]
             entries.append(_entry(campaign, cell, method, results))
     return Summary(campaign.name, scale, command, datetime.now(UTC).date().isoformat(), _commit(), entries)
-
-
-def replace_methods(cell: Cell, method: str) -> Cell:
-    """Return a cell with one method alone."""
-    return Cell(cell.group, cell.source, cell.settings, (method,), cell.at)
 
 
 def _entry(campaign: Campaign, cell: Cell, method: str, results: Sequence[Result]) -> Entry:

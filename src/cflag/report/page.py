@@ -172,7 +172,7 @@ def _clients(groups: dict[str, list[Result]]) -> str:
     for method, results in groups.items():
         rows = [matrix[-1] for matrix in results[0].client_matrices]
         if rows and len(rows) <= 60:
-            picture = heat(rows, "tested on task", "client")
+            picture = heat(rows, "tested on task", "client", first=(0, 1))
             drawn.append(_figure(f"clients-{method}", f"{method}, seed {results[0].seed}: final accuracy (%)", picture))
     some = '<p class="none">nothing is known of single clients, or there are too many to draw</p>'
     return f'<div class="grid3">{"".join(drawn)}</div>' if drawn else some
@@ -181,7 +181,7 @@ def _clients(groups: dict[str, list[Result]]) -> str:
 def _partition(result: Result) -> str:
     """Draw how many training samples of each class each client has; needs the data."""
     try:
-        config = resolve(_as_file(result.config))
+        config = resolve(result.config)
         from cflag.data import sources
 
         benchmark = Benchmark(sources.load(config.source, sources.data_dir_or_default(config.data_dir)), config)
@@ -197,11 +197,9 @@ def _partition(result: Result) -> str:
                 counts[label] += 1
         rows.append([float(c) for c in counts])
     top = max(max(c for c in row if c is not None) for row in rows)
-    return _figure("partition", "training samples of each class, all tasks", heat(rows, "class", "client", "", top))
-
-
-def _as_file(config: dict[str, Any]) -> dict[str, Any]:
-    return dict(config)
+    return _figure(
+        "partition", "training samples of each class, all tasks", heat(rows, "class", "client", "", top, (0, 0))
+    )
 
 
 def _configs(groups: dict[str, list[Result]]) -> str:

@@ -36,9 +36,9 @@ class Axis:
         span = self.high - self.low or 1.0
         return self.start + (value - self.low) / span * (self.end - self.start)
 
-    def ticks(self, most: int = 6) -> list[float]:
-        """Return round numbers along the axis."""
-        step = _round_step((self.high - self.low or 1.0) / most)
+    def ticks(self, most: int = 6, least: float = 0.0) -> list[float]:
+        """Return round numbers along the axis, at least so far apart."""
+        step = max(least, _round_step((self.high - self.low or 1.0) / most))
         first = ceil(self.low / step - 1e-9)
         return [k * step for k in range(first, floor(self.high / step + 1e-9) + 1)]
 
@@ -84,7 +84,7 @@ def _frame(across: Axis, up: Axis, x: str, y: str) -> list[str]:
         at = up.at(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{value:g}</text>')
-    for value in across.ticks(8):
+    for value in across.ticks(8, least=1.0):
         parts.append(
             f'<text x="{across.at(value):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:g}</text>'
         )
@@ -96,16 +96,28 @@ def _frame(across: Axis, up: Axis, x: str, y: str) -> list[str]:
     return parts
 
 
-def heat(rows: Sequence[Sequence[float | None]], x: str, y: str, unit: str = "%", top: float = 1.0) -> str:
-    """Draw a matrix as coloured squares with their values, from 0 to `top`; None is left empty."""
+def heat(
+    rows: Sequence[Sequence[float | None]],
+    x: str,
+    y: str,
+    unit: str = "%",
+    top: float = 1.0,
+    first: tuple[int, int] = (1, 1),
+) -> str:
+    """Draw a matrix as coloured squares with their values, from 0 to `top`; None is left empty.
+
+    `first` is what rows and columns are numbered from.
+    """
     cell, left, above = 44, 64, 26
     wide, tall = left + cell * max(len(row) for row in rows) + 8, above + cell * len(rows) + 34
     parts = []
     for i, row in enumerate(rows):
-        parts.append(f'<text x="{left - 8}" y="{above + cell * i + 27}" text-anchor="end">{i + 1}</text>')
+        parts.append(f'<text x="{left - 8}" y="{above + cell * i + 27}" text-anchor="end">{i + first[0]}</text>')
         for j, value in enumerate(row):
             if i == 0:
-                parts.append(f'<text x="{left + cell * j + 21}" y="{above - 8}" text-anchor="middle">{j + 1}</text>')
+                parts.append(
+                    f'<text x="{left + cell * j + 21}" y="{above - 8}" text-anchor="middle">{j + first[1]}</text>'
+                )
             if value is None:
                 continue
             share = min(1.0, max(0.0, value / top)) if top else 0.0

@@ -1,0 +1,173 @@
+"""Campaigns: the paper's tables and figures, and our numbers beside the printed ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+
+from cflag.cli import main
+from cflag.config import load_raw, merge
+from cflag.errors import UserError
+from cflag.paper import campaigns
+from cflag.paper.campaigns import CAMPAIGNS, SCALES, SEEDS, Campaign, Cell, chosen, find
+from cflag.paper.present import as_markdown, draw, shown
+from cflag.paper.reproduce import estimate
+from cflag.paper.summary import Entry, Summary, printed, summarise
+from cflag.presets import preset_names
+from cflag.registry import method_names
+from cflag.results.result import Result
+
+
+def test_printed_numbers_as_in_the_paper() -> None:
+    """A few read off the paper again, from all corners."""
+    assert printed()["table-iid"]["cifar10"]["cflag"] == [89.28, 4.98, 7.23, 5.14]
+    assert printed()["table-iid"]["tiny-imagenet"]["nccl"] == [28.93, 0.73, 9.51, 0.98]
+    assert printed()["table-noniid"]["cifar100"]["replay"] == [31.25, 1.05, 32.40, 1.69]
+    assert printed()["table-class-iid"]["cifar100"]["lwf"] == [35.86, 0.98, 35.72, 0.81]
+    assert printed()["table-class-noniid"]["cifar10"]["icarl"] == [15.84, 4.23, 50.75, 12.95]
+    assert printed()["table-clients"]["cifar10-iid"]["25"] == [90.77, 3.53]
+
+
+def test_every_printed_number_has_a_cell_that_reproduces_it() -> None:
+    for table, groups in printed().items():
+        if table == "slip":
+            continue
+        cells = find(table).cells
+        for group, rows in groups.items():
+            for row in rows:
+                fits = [c for c in cells if c.group == group and (row in c.methods or f"{c.at or 0:g}" == row)]
+                assert fits, (table, group, row)
+
+
+def test_slips_name_cells_that_are_printed() -> None:
+    for slip in printed()["slip"]:
+        assert slip["method"] in printed()[slip["table"]][slip["source"]]
+    erg = printed()["table-iid"]["tiny-imagenet"]["replay"], printed()["table-noniid"]["cifar100"]["replay"]
+    assert erg[0] == erg[1], "the slip that the notes on the paper tell of"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_campaign_has_valid_configs_at_every_scale(scale: Any) -> None:
+    for campaign in CAMPAIGNS.values():
+        jobs = campaign.jobs(scale, SEEDS, Path("runs"))
+        assert len({job.folder for job in jobs}) == len(jobs)
+        assert {job.config.method for job in jobs} <= set(method_names())
+        assert {job.config.seed for job in jobs} == set(SEEDS)
+
+
+def test_presets_exist_for_every_source_and_scale() -> None:
+    for source in campaigns.SOURCES:
+        for scale in SCALES:
+            assert f"{source}-{scale}" in preset_names()
+
+
+def test_the_papers_own_settings() -> None:
+    """Batch 128 (32), Adam 1e-4, two epochs, 20 rounds, 400 samples a task of which 200 are drawn, L = 5."""
+    for cell in find("table-iid").cells:
+        (job,) = Cell(cell.group, cell.source, cell.settings, ("cflag",)).jobs("paper", [1234], Path("runs"))
+        c, tiny = job.config, cell.source == "tiny-imagenet"
+        assert (c.batch, c.tasks, c.model) == ((32, 10, "resnet50") if tiny else (128, 5, "resnet18"))
+        assert (c.optimizer, c.epochs, c.rounds, c.clients) == ("adam", 2.0, 20, 5)
+        assert (c.memory.per_task, c.memory.sample) == (400, 200)
+        assert (c.settings.alpha, c.settings.beta, c.settings.smoothness) == (1e-4, 1e-4, 5.0)
+
+
+def test_campaigns_share_runs() -> None:
+    def folders(name: str) -> set[Path]:
+        return {job.folder for job in find(name).jobs("lite", SEEDS, Path("runs"))}
+
+    assert folders("figure-tasks") < folders("table-iid")
+    assert folders("figure-class-tasks") < folders("table-class-iid") | folders("table-class-noniid")
+
+
+def test_memory_sweeps_keep_their_shares_at_every_scale() -> None:
+    for cell in find("figure-memory-sample").cells:
+        for scale in SCALES:
+            memory = cell.raw(scale)["memory"]
+            assert memory["sample"] / memory["per_task"] == pytest.approx((cell.at or 0) / 400, abs=0.01)
+    for cell in find("figure-memory-size").cells:
+        memory = cell.raw("paper")["memory"]
+        assert (memory["per_task"], memory["sample"]) == (cell.at, (cell.at or 0) // 2)
+
+
+def test_cutting_a_campaign_down() -> None:
+    small = chosen(find("table-iid"), ["cflag", "replay"], ["cifar10"])
+    assert [(c.source, c.methods) for c in small.cells] == [("cifar10", ("replay", "cflag"))]
+    with pytest.raises(UserError, match="did you mean 'cflag'"):
+        chosen(find("table-iid"), ["cflg"], [])
+    with pytest.raises(UserError, match="unknown table or figure 'table-idd'; did you mean 'table-iid'"):
+        find("table-idd")
+
+
+class Digits(Cell):
+    """A cell that takes seconds, on data that are always there."""
+
+    def raw(self, scale: Any) -> dict[str, Any]:
+        quick = {"tasks": 2, "rounds": 2, "clients": 3, "width": 8, **self.settings}
+        return merge(load_raw("digits"), quick.items())
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Campaign:
+    cells = (Digits("cifar10", "digits", {"zeta": 1e5}, ("finetune", "cflag")),)
+    campaign = Campaign("table-iid", "Small", "table", cells)
+    monkeypatch.setitem(CAMPAIGNS, "table-iid", campaign)
+    return campaign
+
+
+def test_reproduce_runs_what_is_missing_and_writes_ours_beside_theirs(
+    small: Campaign, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reproduce", "table-iid", "--seeds", "1,2", "--jobs", "2", "--out", str(tmp_path)]
+    assert main(command) == 0
+    shown_ = capsys.readouterr().out
+    assert "89.3 ± 5.0" in shown_  # the paper's C-FLAG
+    summary = json.loads((tmp_path / "table-iid.json").read_text())
+    for entry in summary["entries"]:
+        runs = [Result.load(tmp_path / f"digits_zeta=100000_{entry['method']}_{seed}") for seed in (1, 2)]
+        accuracies = [100 * run.average_accuracy for run in runs]
+        assert entry["accuracy"] == pytest.approx([fmean(accuracies), stdev(accuracies)], abs=1e-3)
+        assert entry["seeds"] == [1, 2]
+    before = (tmp_path / "digits_zeta=100000_cflag_1" / "result.json").stat().st_mtime_ns
+    assert main(command) == 0
+    assert (tmp_path / "digits_zeta=100000_cflag_1" / "result.json").stat().st_mtime_ns == before
+
+
+def test_a_dry_run_says_what_it_would_take_and_runs_nothing(
+    small: Campaign, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", "table-iid", "--seeds", "1,2", "--jobs", "2", "--out", str(tmp_path), "--dry-run"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "4 runs, 0 of them finished; about" in said
+    assert "MB of disk" in said
+    assert not list(tmp_path.iterdir())
+    plan = estimate(small.jobs("lite", [1, 2], tmp_path), 1)
+    assert 0 < plan.seconds < 60
+    assert plan.disk_mb > 0
+
+
+def test_a_sum_up_of_half_a_campaign(small: Campaign, tmp_path: Path) -> None:
+    summary = summarise(small, "lite", [1], tmp_path, "command")
+    assert [e.accuracy for e in summary.entries] == [None, None]
+    assert "| cifar10 | C-FLAG | 89.3 ± 5.0 | – | 7.2 ± 5.1 | – | 0 |" in as_markdown(summary)
+    assert Summary.from_dict(json.loads(json.dumps(summary.to_dict()))).entries[1].method == "cflag"
+
+
+def test_figures_of_every_kind_are_drawn() -> None:
+    at = {"tasks": None, "sweep": 5.0, "gamma": 0.1}
+    for kind, value in at.items():
+        entries = [Entry("cifar10", method, value, [1], (80.0, 1.0), (2.0, 0.5), (85.0, 2.0), (1.0, 0.1), "",
+                         [90.0, 80.0], [None, 0.5, 0.2]) for method in ("cflag", "ewc")]  # fmt: skip
+        summary = Summary("x", "lite", "", "", "", entries)
+        figure = draw(Campaign("x", "X", kind, (), "clients"), summary)  # type: ignore[arg-type]
+        assert figure.axes[0].lines
+
+
+def test_how_a_number_is_shown() -> None:
+    assert shown(None) == "–"
+    assert shown((12.345, None)) == "12.3"
+    assert shown((12.345, 1.26)) == "12.3 ± 1.3"
