@@ -15,6 +15,7 @@ import cflag
 from cflag.cli import KINDS, main
 from cflag.config import parse_setting, resolve
 from cflag.errors import UserError
+from cflag.paper.campaigns import CAMPAIGNS, SCALES, SOURCES
 from cflag.presets import preset_names
 from tests.test_engine import QUICK
 
@@ -66,10 +67,11 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
             "icarl",
             "target",
         },
-        "sources": {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "har"},
+        "sources": {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "har", "folder"},
         "models": {"mlp", "cnn", "cnn1d", "resnet18", "resnet50"},
         "memories": {"ring", "reservoir", "none"},
-        "presets": {"digits", "cifar10-lite", "cifar100-lite"},
+        "presets": {"digits", *(f"{s}-{k}" for s in SOURCES for k in SCALES)},
+        "campaigns": set(CAMPAIGNS),
     }
     assert set(expected) == set(KINDS)
     for kind, names in expected.items():

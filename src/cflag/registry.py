@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import pkgutil
+import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -39,13 +41,18 @@ class Registry:
         return getattr(import_module(module), attribute)
 
 
+@cache
+def _others(path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Return the methods that other packages register; looking through all packages takes a while, so once a path."""
+    return {entry.name: entry for entry in entry_points(group="cflag.methods")}
+
+
 def method_names() -> list[str]:
     """Return every method: one file each in `cflag/methods`, and those that other packages register."""
     import cflag.methods
 
     ours = [m.name for m in pkgutil.iter_modules(cflag.methods.__path__) if m.name != "base"]
-    theirs = [e.name for e in entry_points(group="cflag.methods")]
-    return sorted({*ours, *theirs})
+    return sorted({*ours, *_others(tuple(sys.path))})
 
 
 def describe_method(name: str) -> str:
@@ -65,8 +72,8 @@ def get_method(name: str) -> type[Method]:
 
     if name not in method_names():
         raise unknown("method", name, method_names())
-    for entry in entry_points(group="cflag.methods", name=name):
-        return cast("type[Method]", entry.load())
+    if name in _others(tuple(sys.path)):
+        return cast("type[Method]", _others(tuple(sys.path))[name].load())
     module = import_module(f"cflag.methods.{name}")
     return next(
         c
