@@ -19,6 +19,8 @@ from cflag.engines.flower.wire import pack, unpack
 from cflag.errors import CflagError, DivergedError
 from cflag.files import load_state
 from cflag.registry import method_names
+from cflag.results.display import absences
+from cflag.results.result import Result
 from tests.grid import Fleet, Node, local, numbers
 
 Change = Callable[[dict[str, Any], dict[str, Tensor]], Any]
@@ -349,6 +351,7 @@ def test_a_run_begins_without_a_late_client_which_joins_later(tmp_path: Path) ->
     assert "client 2 caught up on task 1 ('remember')" in fleet.said
     assert [record.get("missing") for record in fleet.records()] == [{"2": "away"}] * 5 + [None]
     assert [record.get("cohort") for record in fleet.records()] == [[0, 1]] * 4 + [[0, 1, 2], None]
+    assert absences(Result.load(fleet.path)) == ["client 2 was missing in 5 of 6 rounds; metrics.jsonl says why"]
 
 
 def test_a_cohort_is_the_local_engines_and_others_stand_in_for_those_away(tmp_path: Path) -> None:

@@ -119,6 +119,14 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--dry-run", action="store_true", help="say what would run, how long, how much disk")
     reproduce.set_defaults(command=_reproduce)
 
+    watching = commands.add_parser(
+        "watch",
+        help="follow a running experiment or campaign",
+        description="Show how far a run, or all runs in a folder, are, until they are finished.",
+    )
+    watching.add_argument("folder", type=Path, metavar="DIR")
+    watching.set_defaults(command=_watch)
+
     report = commands.add_parser(
         "report",
         help="finished runs as one HTML page",
@@ -461,6 +469,13 @@ def _reproduce(args: argparse.Namespace) -> None:
             console.print(str(path), highlight=False, soft_wrap=True)
     for line in failed:
         console.print(f"failed: {line}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _watch(args: argparse.Namespace) -> None:
+    from cflag.results.display import PatientConsole
+    from cflag.results.follow import watch
+
+    watch(args.folder, PatientConsole())
 
 
 def _report(args: argparse.Namespace) -> None:

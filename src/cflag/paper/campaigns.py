@@ -128,7 +128,7 @@ CAMPAIGNS: dict[str, Campaign] = {
         Campaign("figure-class-tasks", "Accuracy after each task, class-incremental", "tasks",
                  tuple(Cell(_group("cifar10", z), "cifar10", {"zeta": z, "scenario": "class"}, CLASS_METHODS)
                        for z in (IID, NON_IID))),
-        Campaign("figure-heterogeneity", "Heterogeneity", "sweep",
+        Campaign("figure-heterogeneity", "Heterogeneity: ζ = 0.1, 1 and 1e5", "sweep",
                  _heterogeneity(("cflag", "ewc", "fedtrack"), SOURCES[:2]), "ζ"),
         Campaign("figure-gamma", "Γ(t) for varying heterogeneity", "gamma", _heterogeneity(("cflag",), SOURCES[:1])),
         Campaign("figure-clients", "Number of clients, non-IID", "sweep", _sweep(BOTH, "clients", (5, 10, 15)),

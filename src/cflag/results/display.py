@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -185,6 +186,17 @@ def show_results(console: Console, results: Sequence[Result]) -> None:
             console.print(f"{result.method} (seed {result.seed}):", highlight=False)
             for path in written(result.folder):
                 console.print(f"  {path}", highlight=False, soft_wrap=True)
+            for line in absences(result):
+                console.print(f"  {line}", highlight=False, soft_wrap=True)
+
+
+def absences(result: Result) -> list[str]:
+    """Return who was missing in how many rounds, where clients are on other machines."""
+    rounds = Counter(number for record in result.metrics for number in record.get("missing", {}))
+    return [
+        f"client {number} was missing in {count} of {len(result.metrics)} rounds; metrics.jsonl says why"
+        for number, count in sorted(rounds.items())
+    ]
 
 
 def written(folder: Path) -> list[str]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from cflag.config import Config
 from cflag.engines.flower.client_app import SIMULATION
 from cflag.engines.flower.fleet import Flwr, Process, free_port, part, superlink, wait_until_open
-from cflag.engines.flower.follow import Follower
 from cflag.engines.flower.keys import make_client_key, make_server_keys
 from cflag.engines.flower.part import STAY
 from cflag.engines.flower.server_app import OUTCOME, OWNER
@@ -21,6 +20,7 @@ from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserErr
 from cflag.files import write_json
 from cflag.results.display import Display
 from cflag.results.folder import RunFolder
+from cflag.results.follow import Follower
 from cflag.results.result import Result
 from cflag.safety import cores, stop_requests
 
