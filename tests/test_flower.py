@@ -268,9 +268,34 @@ def _noise(head: dict[str, Any], tensors: dict[str, Tensor]) -> RecordDict:
     return RecordDict({"cflag": ConfigRecord({"head": "{", "body": b"noise"})})
 
 
+def _half_precision(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    tensors["delta"] = tensors["delta"].half()
+
+
+def _complex(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    tensors["delta"] = tensors["delta"].to(torch.complex64)
+
+
+def _infinite_cost(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    head["cost"] = [float("inf"), 0]
+
+
+def _endless_number(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    head["numbers"]["alpha"] = 10**400
+
+
+def _loss_in_words(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    head["remarks"]["loss"] = "none to speak of"
+
+
+def _nested(head: dict[str, Any], tensors: dict[str, Tensor]) -> RecordDict:
+    return RecordDict({"cflag": ConfigRecord({"head": "[" * 200_000, "body": b""})})
+
+
 GARBAGE = [
-    _nan, _infinite, _infinite_number, _short, _matrix, _million_times_too_long, _too_large_to_read,
-    _other_experiment, _other_client, _other_position, _heavy, _extra, _text, _nothing, _noise,
+    _half_precision, _complex, _infinite_cost, _endless_number, _loss_in_words, _nested, _nan, _infinite,
+    _infinite_number, _short, _matrix, _million_times_too_long, _too_large_to_read, _other_experiment, _other_client,
+    _other_position, _heavy, _extra, _text, _nothing, _noise,
 ]  # fmt: skip
 
 
@@ -325,6 +350,117 @@ def test_too_few_clients_wait_give_up_and_keep_the_checkpoint(tmp_path: Path) ->
     fleet.run()
     local(tmp_path)
     assert numbers(fleet.path) == numbers(tmp_path / "local")
+
+
+def test_a_client_catches_up_and_then_the_server_is_killed(tmp_path: Path) -> None:
+    """The new server asks again what the old one's checkpoint says was missed; the client can still go back to it."""
+    fleet = Fleet(tmp_path, rounds=2, tasks=3, deadline=0.2)
+    node, answer, left = fleet.nodes[1], fleet.nodes[1].answer, False
+
+    def deaf(message: Message) -> Message | None:
+        nonlocal left
+        if question(message) == "remember" and unpack(message.content)[0]["position"][0] == 3 and not left:
+            left, node.online = True, False
+            return None
+        return answer(message)
+
+    push, killed = fleet.grid.push_messages, False
+
+    def die_later(messages: Any) -> list[str]:
+        nonlocal killed
+        messages = list(messages)
+        heads = [unpack(m.content)[0] for m in messages]
+        if any(head.get("position", [0])[0] == 4 for head in heads):
+            node.online = True
+        if not killed and any(head.get("position") == [4, 1] for head in heads) and "caught up" in "".join(fleet.said):
+            killed = True
+            raise ServerKilledError
+        return push(messages)
+
+    node.answer = deaf  # type: ignore[method-assign]
+    fleet.grid.push_messages = die_later  # type: ignore[method-assign]
+    with pytest.raises(ServerKilledError):
+        fleet.run()
+    fleet.run()
+    memory = load_state(max(node.state.glob("*/client-*.safetensors")))
+    assert memory["memory.task"].unique().tolist() == [0, 1, 2]
+    assert fleet.said.count("client 1 caught up on task 2 ('remember')") == 2
+
+
+def test_a_client_that_dies_between_two_questions_of_a_round(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, deadline=0.2)
+
+    def die(message: Message, reply: Message) -> Message | None:
+        head, _ = unpack(message.content)
+        fleet.nodes[1].online &= not (head.get("position", [0])[0] == 3 and question(message) == "local_steps")
+        return reply if fleet.nodes[1].online else None
+
+    fleet.nodes[1].spoil = die
+    fleet.run()
+    last = fleet.records()[-1]
+    assert list(last["missing"]) == ["1"]
+    assert last["clients"]["memory_loss"][1] is not None
+    assert last["clients"]["capped"][1] is None
+
+
+def test_a_test_waits_for_those_it_needs(tmp_path: Path) -> None:
+    """A client that is needed and loses its answers to a test: it is asked until it was heard."""
+    fleet = Fleet(tmp_path, min_clients=3, deadline=0.2, tasks=1, rounds=1)
+    lost = 0
+
+    def lose_some(message: Message, reply: Message) -> Message | None:
+        nonlocal lost
+        if message.metadata.message_type == "evaluate" and lost < 5:
+            lost += 1
+            return None
+        return reply
+
+    fleet.nodes[2].spoil = lose_some
+    fleet.run()
+    local(tmp_path, tasks=1, rounds=1)
+    assert lost == 5
+    assert numbers(fleet.path)[2] == numbers(tmp_path / "local")[2]
+
+
+def test_a_round_waits_where_too_few_of_a_fleet_are_here(tmp_path: Path) -> None:
+    own: dict[str, Any] = {"clients": 4, "clients_per_round": 2, "min_clients": 2, "tasks": 1, "rounds": 3}
+    fleet = Fleet(tmp_path, **own, patience=0.6)
+
+    def leave(message: Message, reply: Message) -> Message:
+        if unpack(message.content)[0].get("position", [0])[0] == 1:
+            for node in fleet.nodes[1:]:
+                node.online = False
+        return reply
+
+    fleet.nodes[0].spoil = leave
+    with pytest.raises(CflagError, match="min_clients = 2"):
+        fleet.run()
+    assert len(fleet.records()) <= 2
+
+
+def test_sizes_cannot_change(tmp_path: Path) -> None:
+    """A client that goes away and comes back with a thousand times the samples does not come back."""
+    fleet = Fleet(tmp_path, deadline=0.2)
+    node, changed = fleet.nodes[1], False
+
+    def grow(message: Message, reply: Message) -> Message | None:
+        nonlocal changed
+        if question(message) == "local_steps" and not changed:
+            changed, node.online = True, False
+            return None
+        if message.metadata.message_type == "query" and changed:
+            head, tensors = unpack(reply.content)
+            head["sizes"] = [1000 * n for n in head["sizes"]]
+            return Message(pack(head, tensors), reply_to=message)
+        return reply
+
+    def call_back(message: Message, reply: Message) -> Message:
+        node.online |= unpack(message.content)[0].get("position", [0])[0] > 0
+        return reply
+
+    node.spoil, fleet.nodes[0].spoil = grow, call_back
+    fleet.run()
+    assert any("now counts other samples" in line for line in fleet.said)
 
 
 def test_nobody_comes(tmp_path: Path) -> None:

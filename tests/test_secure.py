@@ -107,6 +107,27 @@ def test_a_client_that_drops_out_is_left_out_of_the_mean(tmp_path: Path) -> None
         torch.testing.assert_close(mine[name], theirs[name], atol=1e-4, rtol=0)
 
 
+def test_a_question_in_plain_gets_no_answer_worth_having(tmp_path: Path) -> None:
+    """A server that asks outside of the protocol, to catch up or out of curiosity, learns nothing."""
+    fleet = Fleet(tmp_path, **SECURE, method="finetune", tasks=1, rounds=1)
+    fleet.run()
+    node = fleet.nodes[0]
+    asked = next(m for m in node.received if is_secure(m.content))
+    for kind in ("train", "evaluate"):
+        question = next(
+            open_question(m.content)
+            for m in node.received
+            if is_secure(m.content) and ("tasks" in unpack(open_question(m.content))[0]) == (kind == "evaluate")
+        )
+        message = Message(question, 1, kind)
+        message.metadata.__dict__["_message_id"] = asked.metadata.message_id
+        reply = node.answer(message)
+        assert reply is not None
+        head, tensors = unpack(reply.content)
+        assert tensors == {}
+        assert set(head) <= {"experiment", "number", "position"}
+
+
 def test_what_cannot_be_carried_is_refused_not_clipped() -> None:
     seal_answer({"delta": torch.tensor([2 * RANGE])}, 1, 2, {})
     with pytest.raises(CflagError, match=r"carries numbers up to 8; this answer has 8\.5"):

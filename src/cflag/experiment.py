@@ -104,7 +104,8 @@ class Experiment:
         drawn = rng.choice(self.outline.clients, size=count, replace=False).tolist()
         spare = rng.permutation([n for n in range(self.outline.clients) if n not in drawn]).tolist() if away else []
         present = [number for number in [*drawn, *spare] if number not in away]
-        return sorted(present[:count])
+        absent = [number for number in drawn if number in away]  # where too few are here, the engine waits for them
+        return sorted([*present, *absent][:count])
 
     def _run(self, folder: RunFolder, display: Display) -> Result:
         if folder.finished:

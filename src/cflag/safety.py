@@ -15,6 +15,9 @@ from types import FrameType
 
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 
+STARTER = "CFLAG_STARTER"
+"""The environment variable with the process that started this one."""
+
 _outer: threading.Event | None = None
 
 
@@ -82,7 +85,8 @@ def cores() -> int:
 
 def end_with_parent() -> None:
     """End this process with its parent, also in the middle of its work: nobody waits for the answer any more."""
-    parent = os.getppid()
+    # The starter says who it is where it can: it may be gone before this process is up.
+    parent = int(os.environ.pop(STARTER, os.getppid()))  # and this one's own children have another
     _end_unless(lambda: os.getppid() == parent)
 
 

@@ -49,7 +49,7 @@ class History:
             "seconds": round(seconds, 4),
         }
         remarks, server.remarks = server.remarks, {}
-        caps = sum(per_client.get("capped", [])) + int(remarks.get("capped", 0))
+        caps = sum(v or 0 for v in per_client.get("capped", [])) + int(remarks.get("capped", 0))
         for name, value in {**spent, "rate_caps": caps}.items():
             self.costs[name] += value
         partial = not account.anonymous and (len(account.remarkers()) < len(server.sizes) or account.missing)
@@ -123,7 +123,7 @@ def _columns(account: Account) -> dict[str, list[Any]]:
 
 def _weighted(values: list[Any] | None, account: Account, server: Server) -> float | None:
     """Return Σ p_i value_i over the clients that took part."""
-    if values is None or None in values:
+    if values is None or not all(isinstance(value, int | float) for value in values):
         return None
     sizes = [server.sizes[number] for number in account.remarkers()]
     return float(sum(v * n for v, n in zip(values, sizes, strict=True)) / sum(sizes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -15,7 +16,7 @@ from cflag.engines.flower.client_app import SIMULATION
 from cflag.engines.flower.fleet import Flwr, Process, free_port, part, superlink, wait_until_open
 from cflag.engines.flower.keys import make_client_key, make_server_keys
 from cflag.engines.flower.part import STAY
-from cflag.engines.flower.server_app import OUTCOME, OWNER
+from cflag.engines.flower.server_app import OUTCOME, OWNER, command_of
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.files import write_json
 from cflag.results.display import Display
@@ -60,6 +61,8 @@ def deploy(folder: RunFolder, fleet: FleetOptions, display: Display) -> Result:
     home = folder.path / "deployment"
     clients = range(folder.config().clients)
     keys = home / "keys"
+    if home.is_dir() and not keys.is_dir():
+        raise UserError(f"{folder.path} is the run of a 'cflag server', whose clients are elsewhere; {go_on(folder)}")
     if not keys.is_dir():
         make_server_keys(keys, ["localhost", LOOPBACK])
         for number in clients:
@@ -147,7 +150,8 @@ class _Server:
 def _superlink(folder: RunFolder, options: ServerOptions) -> Iterator[_Server]:
     """A SuperLink that knows the clients' public keys."""
     home = (folder.path / "deployment").absolute()
-    home.mkdir(exist_ok=True)
+    home.mkdir(mode=0o700, exist_ok=True)
+    _forget_withdrawn_keys(home, options.keys / "clients")
     extra = ["--database", str(home / "superlink.db")] if options.database else []
     link = superlink(home, options.host, options.port, options.keys.absolute(), options.keep, *extra)
     if not options.keep:
@@ -171,16 +175,29 @@ def _running(server: _Server) -> Iterator[None]:
 
 def _register(flwr: Flwr, keys: Path, remembers: Path | None) -> None:
     """Tell the SuperLink which keys may connect, unless its database knows them."""
-    known = json.loads(remembers.read_text()) if remembers and remembers.is_file() else []
+    known = json.loads(remembers.read_text()) if remembers and remembers.is_file() else {}
     found = sorted(keys.glob("*.pub"))
     if not found:
         raise UserError(f"{keys} holds no public key of a client (*.pub); make them with 'cflag keys client' there")
     for path in found:
         if path.name not in known:
             flwr.call("supernode", "register", str(path), "cflag")
-            known.append(path.name)
+            known[path.name] = _print_of(path)
             if remembers:
                 write_json(remembers, known)
+
+
+def _print_of(key: Path) -> str:
+    return hashlib.sha256(key.read_bytes()).hexdigest()
+
+
+def _forget_withdrawn_keys(home: Path, keys: Path) -> None:
+    """A key that is gone or was replaced must not stay in the database; the run goes on from its checkpoint."""
+    remembers = home / "registered.json"
+    known = json.loads(remembers.read_text()) if remembers.is_file() else {}
+    if any(not (keys / name).is_file() or _print_of(keys / name) != print_ for name, print_ in known.items()):
+        for path in [remembers, *home.glob("superlink.db*")]:
+            path.unlink(missing_ok=True)
 
 
 def _carry(folder: RunFolder, server: _Server, display: Display, stopped: Callable[[], bool]) -> Result:
@@ -242,8 +259,7 @@ def _raise_outcome(folder: RunFolder) -> None:
 
 def go_on(folder: RunFolder) -> str:
     """Return how such a run is resumed."""
-    command = "deploy" if folder.config().engine == "flower" else "run"
-    return f"continue with: cflag {command} --resume {folder.path}"
+    return f"continue with: cflag {command_of(folder)} --resume {folder.path}"
 
 
 def _kept(server: _Server) -> str:

@@ -31,6 +31,8 @@ from cflag.engines.host import GlobalModel
 from cflag.errors import CflagError, DivergedError
 from cflag.server import Server
 
+FAULTS = (GarbageError, KeyError, TypeError, ValueError, OverflowError, RuntimeError)
+"""What reading an answer may raise, whatever is in it."""
 ROOM = 2**26
 """Bytes an answer may have beside eight times the model."""
 
@@ -65,6 +67,7 @@ class FlowerEngine(Engine):
         self._shapes: dict[tuple[str, int], dict[str, tuple[int, ...]]] = {}
         self._position: Position = (-1, 0)
         self._lasting = False
+        self._floors: dict[int, Position] = {}
 
     def gather(self) -> Outline:
         """Wait for the clients; return the outline of their benchmark."""
@@ -89,9 +92,8 @@ class FlowerEngine(Engine):
         """Put a question to every client of a cohort that is there; return the weighted mean of the good answers."""
         numbers = list(self.everyone if cohort is None else cohort)
         position = self._next_position(server)
-        self.welcome()
         needed = min(self.config.min_clients, len(numbers))
-        self.roll.wait_for(needed, set(numbers))
+        self._wait_for(needed, set(numbers))
         asked = [number for number in numbers if number in self.roll.present]
         self.account.missing |= {n: self.account.missing.get(n, "away") for n in numbers if n not in asked}
         for number in asked:  # who joined since the task began
@@ -140,8 +142,18 @@ class FlowerEngine(Engine):
                     f"question '{question.name}' has {len(good)} good answers and min_clients = {needed}; "
                     f"gave up after {self.config.patience:.0f} s"
                 )
-            self.roll.wait_for(needed, set(asked))
+            self._wait_for(needed, set(asked))
             time.sleep(POLL)
+
+    def _wait_for(self, needed: int, among: set[int]) -> None:
+        """Wait until so many of these clients are here and have caught up."""
+        end = time.monotonic() + self.config.patience
+        self.welcome()
+        while len(self.roll.present & among) < needed:
+            self.roll.wait_for(needed, among)
+            self.welcome()
+            if time.monotonic() > end + self.config.deadline:
+                raise CflagError(f"clients come and go; min_clients = {needed} were never here together")
 
     def _once(self, question: Question, asked: Sequence[int], ask: Ask, server: Server) -> dict[int, Reply]:
         """Ask each of these clients once; those that do not answer well are noted as missing, with the reason."""
@@ -151,30 +163,38 @@ class FlowerEngine(Engine):
         for number, (head, tensors) in heard.items():
             try:
                 replies[number] = self._read(number, head, tensors, question, server)
-            except (GarbageError, KeyError, TypeError, ValueError) as error:
+            except FAULTS as error:
                 why[number] = f"refused: {error}"
-        self._drop_misshapen(replies, question, why)
+        self._drop_misshapen(replies, question, len(asked), why)
         self._drop_infinite(replies, why, ask, server)
         self.note(why)
         return replies
 
     def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
         """Let every client that is there test the global model on its own held-out samples of these tasks."""
-        self.welcome()
-        self.roll.wait_for(self.config.min_clients, set(self.everyone))
         given = {name: value for name, value in sent.items() if value is not None}
         model = GlobalModel(server.params, server.buffers)
         question = Question("", given, model, Occasion(server.task, server.round, 0, 0), self._position)
         head = {**question.head(), "tasks": list(tasks)}
-        heard, why = self._exchange("evaluate", head, question.tensors(), sorted(self.roll.present))
         counts = torch.zeros(len(self.everyone), len(tasks), 3, dtype=torch.long)
-        for number, (head, _) in heard.items():
-            try:
-                counts[number] = _checked(head["counts"], [self.roll.members[number].test_sizes[t] for t in tasks])
-            except (GarbageError, KeyError, TypeError, ValueError) as error:
-                why[number] = f"refused: {error}"
-        self.note(why)
-        return counts
+        tested: set[int] = set()
+        end = time.monotonic() + self.config.patience
+        while True:
+            self._wait_for(self.config.min_clients, set(self.everyone))
+            heard, why = self._exchange("evaluate", head, question.tensors(), sorted(self.roll.present - tested))
+            for number, (said, _) in heard.items():
+                try:
+                    sizes = [self.roll.members[number].test_sizes[t] for t in tasks]
+                    counts[number] = _checked(said["counts"], sizes)
+                    tested.add(number)
+                except FAULTS as error:
+                    why[number] = f"refused: {error}"
+            self.note(why)
+            if len(tested) >= self.config.min_clients:
+                return counts
+            if time.monotonic() > end:
+                raise CflagError(f"{len(tested)} clients tested the model and min_clients = {self.config.min_clients}")
+            time.sleep(POLL)
 
     def save(self, folder: Path, stamp: str) -> dict[int, str]:
         """Clients keep their state themselves."""
@@ -185,6 +205,7 @@ class FlowerEngine(Engine):
 
     def kept(self) -> dict[str, Any]:
         """Return the questions that someone still has to catch up on."""
+        self._floors = self._earliest_missed()
         kept: dict[str, Any] = {"missed": [{**m.question.head(), "clients": sorted(m.clients)} for m in self.missed]}
         for k, missed in enumerate(self.missed):
             kept.update({f"missed.{k}.{name}": tensor for name, tensor in missed.question.tensors().items()})
@@ -197,6 +218,15 @@ class FlowerEngine(Engine):
             prefix = f"missed.{k}."
             tensors = {name.removeprefix(prefix): v for name, v in kept.items() if name.startswith(prefix)}
             self.missed.append(Missed(Question.read(head, tensors), set(head["clients"])))
+        self._floors = self._earliest_missed()
+
+    def _earliest_missed(self) -> dict[int, Position]:
+        """Return the first question that each client has still to catch up on; a restarted server asks it again."""
+        earliest: dict[int, Position] = {}
+        for missed in self.missed:
+            for number in missed.clients:
+                earliest[number] = min(missed.question.position, earliest.get(number, missed.question.position))
+        return earliest
 
     def peak_mb(self) -> float:
         """Return the largest memory of the server's own process; clients are elsewhere."""
@@ -295,7 +325,9 @@ class FlowerEngine(Engine):
 
     def address(self, head: Mapping[str, Any], bundle: Bundle) -> dict[str, Any]:
         """Return a question's head with what says where it belongs."""
-        return {**head, "tensors": bundle.digests, "experiment": self.experiment, "attempt": self.attempt}
+        floors = {str(number): list(position) for number, position in sorted(self._floors.items())}
+        where = {"experiment": self.experiment, "attempt": self.attempt, "floors": floors}
+        return {**head, "tensors": bundle.digests, **where}
 
     def _letters(self, kind: str, head: Mapping[str, Any], bundle: Bundle, numbers: Sequence[int]) -> dict[int, Letter]:
         """Write the letters; clients that hold the same tensors get the same content, which Flower stores once."""
@@ -339,20 +371,31 @@ class FlowerEngine(Engine):
             raise GarbageError(f"it counts {head['samples']} samples; it has {server.sizes[number]}")
         numbers = {str(k): _number(v) for k, v in dict(head["numbers"]).items()}
         current, memory = (int(_number(v)) for v in head["cost"])
-        remarks = {str(k): v if isinstance(v, str) else _number(v) for k, v in dict(head["remarks"]).items()}
+        remarks = {str(k): _remark(str(k), v) for k, v in dict(head["remarks"]).items()}
+        for name, tensor in tensors.items():
+            if tensor.dtype != server.params.dtype:
+                raise GarbageError(f"its {str(name)[:40]} is {tensor.dtype}, expected {server.params.dtype}")
         answer: Answer = {k: v.to(server.params.device) for k, v in tensors.items()}
         return Reply({**answer, **numbers}, head["samples"], Cost(current, memory), remarks)
 
-    def _drop_misshapen(self, replies: dict[int, Reply], question: Question, why: dict[int, str]) -> None:
-        """An answer must have the names and shapes that this question's answers had, or that most have."""
-        key = (question.name, question.occasion.task)
-        if key not in self._shapes and replies:
-            votes = Counter(tuple(sorted(shapes(reply.answer).items())) for reply in replies.values())
-            self._shapes[key] = dict(votes.most_common(1)[0][0])
+    def _drop_misshapen(self, replies: dict[int, Reply], question: Question, asked: int, why: dict[int, str]) -> None:
+        """An answer must have the names and shapes that this question's answers had, or that most have.
+
+        Where two have as many votes, the one that looks more like the model is taken.
+        """
+        if not replies:
+            return
+        key, model = (question.name, question.occasion.task), question.model
+        votes = Counter(tuple(sorted(shapes(reply.answer).items())) for reply in replies.values())
+        like = {tuple(model.params.shape), tuple(model.buffers.shape), ()}
+        best = max(votes, key=lambda vote: (votes[vote], sum(shape in like for _, shape in vote)))
+        expected = self._shapes.get(key, dict(best))
+        if 2 * votes[best] > asked:
+            self._shapes.setdefault(key, dict(best))
         for number in list(replies):
             given = shapes(replies[number].answer)
-            if given != self._shapes[key]:
-                why[number] = f"refused: it answers {str(given)[:200]}, expected {self._shapes[key]}"
+            if given != expected:
+                why[number] = f"refused: it answers {str(given)[:200]}, expected {expected}"
                 del replies[number]
 
     def _drop_infinite(self, replies: dict[int, Reply], why: dict[int, str], ask: Ask, server: Server) -> None:
@@ -373,7 +416,15 @@ def _number(value: Any) -> float:
     """Return a plain number, or refuse."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise GarbageError(f"{str(value)[:40]} is not a number")
+    float(value)  # an integer may be too large to compute with
     return value
+
+
+def _remark(name: str, value: Any) -> float | str:
+    """Return a remark: a word for the case, a number for everything else."""
+    if name == "case" and isinstance(value, str):
+        return value[:40]
+    return _number(value)
 
 
 def _checked(counts: Any, sizes: Sequence[int]) -> Tensor:

@@ -17,6 +17,7 @@ import tomli_w
 
 from cflag.engines.flower.part import POLL, STAY
 from cflag.errors import CflagError
+from cflag.safety import STARTER
 
 APP = Path(__file__).parent / "app"
 """The folder that `flwr run` takes."""
@@ -44,7 +45,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=self.env,
+                env={**self.env, STARTER: str(os.getpid())},
                 start_new_session=True,
             )
 

@@ -54,7 +54,7 @@ def run_client(options: NodeOptions) -> None:
 
     options.check()
     shorten(options.poll)
-    options.state.mkdir(parents=True, exist_ok=True)
+    options.state.mkdir(mode=0o700, parents=True, exist_ok=True)  # replay memories are samples
     keep_freed_memory()
     with _alone(options.state), stop_requests() as stopped:
         address, secret = f"127.0.0.1:{free_port()}", secrets.token_bytes(32)
@@ -90,6 +90,8 @@ def _keep_alive(node: Process, stopped: object) -> None:
     while callable(stopped) and not stopped():
         if not node.alive:
             time.sleep(AGAIN)
+            if stopped():
+                return
             node.start()
         time.sleep(0.2)
 

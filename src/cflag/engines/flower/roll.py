@@ -127,12 +127,15 @@ class Roll:
             return None
         try:
             number, member = self._read(node, message)
-        except (GarbageError, KeyError, TypeError, ValueError) as error:
+        except (GarbageError, KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
             self._refuse(node, str(error))
             return None
         other = self.members.get(number)
         if other is not None and other.node != node and number in self.present:
             self._refuse(node, f"it says it is client {number}, which another node already is")
+            return None
+        if other is not None and (other.sizes, other.test_sizes) != (member.sizes, member.test_sizes):
+            self._refuse(node, f"client {number} now counts other samples than when it first said hello")
             return None
         if self._agreed and member.outline != self._agreed:
             self._refuse(node, OTHER.format(number))
@@ -154,8 +157,15 @@ class Roll:
         number, outline = head["number"], head["outline"]
         if type(number) is not int or not 0 <= number < self.config.clients:
             raise GarbageError(f"it says it is client {number}; there are clients 0 to {self.config.clients - 1}")
-        tasks = len(Outline.from_dict(outline).tasks)
-        sizes, tests = (_counts(head[name], tasks) for name in ("sizes", "test_sizes"))
+        if len(outline["tasks"]) != self.config.tasks or outline["clients"] != self.config.clients:
+            raise GarbageError("its benchmark has another number of tasks or clients")
+        if len(json.dumps(outline)) > 2**20 or any(
+            not 0 < int(n) < 2**20 for n in [*outline["shape"], outline["classes"]]
+        ):
+            raise GarbageError("its samples have no possible shape")
+        Outline.from_dict(outline).blank()
+        sizes = _counts(head["sizes"], self.config.tasks, least=1)
+        tests = _counts(head["test_sizes"], self.config.tasks, least=0)
         return number, Member(node, strict_json(outline), sizes, tests)
 
     def _refuse(self, node: int, why: str) -> None:
@@ -183,9 +193,11 @@ class Roll:
         self.say(f"going on without clients {', '.join(map(str, absent))}; they may join later")
 
 
-def _counts(values: Any, tasks: int) -> list[int]:
+def _counts(values: Any, tasks: int, least: int) -> list[int]:
     """Return a list of counts, one a task, or refuse it."""
-    if not isinstance(values, list) or len(values) != tasks or any(type(v) is not int or v < 0 for v in values):
+    if not isinstance(values, list) or len(values) != tasks:
+        raise GarbageError(f"its sizes are {str(values)[:80]}")
+    if any(type(v) is not int or not least <= v < 2**40 for v in values):
         raise GarbageError(f"its sizes are {str(values)[:80]}")
     return values
 

@@ -60,7 +60,7 @@ def serve(grid: Grid, folder: RunFolder, say: Callable[[str], None] | None = Non
         return
     (folder.path / OUTCOME).unlink(missing_ok=True)
     config = folder.config()
-    with explain_failures(folder.path, _command(config)), folder.locked(), one_thread():
+    with explain_failures(folder.path, command_of(folder)), folder.locked(), one_thread():
         shorten(POLL)
         kind = SecureFlowerEngine if config.secure else FlowerEngine
         engine = kind(grid, config, experiment_name(folder), say or folder.say)
@@ -68,9 +68,11 @@ def serve(grid: Grid, folder: RunFolder, say: Callable[[str], None] | None = Non
         experiment.learn(engine, folder, Quiet())
 
 
-def _command(config: Config) -> str:
-    """Return which command resumes such a run."""
-    return "deploy" if config.engine == "flower" else "run"
+def command_of(folder: RunFolder) -> str:
+    """Return which command resumes such a run: only `cflag deploy` has the keys in the run folder."""
+    if folder.config().engine != "flower":
+        return "run"
+    return "deploy" if (folder.path / "deployment" / "keys").is_dir() else "server --keys KEYS"
 
 
 def experiment_name(folder: RunFolder) -> str:

@@ -44,24 +44,21 @@ class StateFolder:
         questions is undone; within an attempt a question from the past is only a repetition.
         """
         status = self._status()
-        if status.get("attempt") not in (None, attempt):
-            for at, path in self._states():
-                if at >= position:
-                    path.unlink()
         earlier = [path for at, path in self._states() if at < position]
         if not earlier and tuple(status.get("forgot", (-1, 0))) >= (0, 0):
             raise CflagError(
                 f"{self.folder}: this client kept its state only from question {self._states_text()} on and cannot go "
                 f"back to {stamp(position)}; was the server restarted from an old checkpoint?"
             )
+        if status.get("attempt") not in (None, attempt):
+            for at, path in self._states():
+                if at >= position:
+                    path.unlink()
         return earlier[-1] if earlier else None
 
-    def answered(self, position: Position, attempt: str, where: dict[str, Any]) -> None:
-        """Note how far this client is, and drop states that no server can come back to.
-
-        Whoever asks in a round has the rounds before it in its checkpoint.
-        """
-        older = [(at, path) for at, path in self._states() if at < (position[0], 0)]
+    def answered(self, floor: Position, attempt: str, where: dict[str, Any]) -> None:
+        """Note how far this client is, and drop states that no server can come back to: those before `floor`."""
+        older = [(at, path) for at, path in self._states() if at < floor]
         for _, path in older[:-1]:
             path.unlink()
         forgot = list(older[-1][0]) if len(older) > 1 else self._status().get("forgot", [-1, 0])

@@ -64,7 +64,11 @@ class Station:
         (reply,) = self.host.answer([(self.number, saved)], ask, question.model, question.occasion)
         list(self.host.save(self.states.folder, stamp(question.position)))
         where = {"task": question.occasion.task + 1, "round": question.occasion.round + 1, "question": question.name}
-        self.states.answered(question.position, attempt, where)
+        # A server that restarts has the rounds before this one in its checkpoint, but asks again what this client had
+        # still to catch up on then.
+        catching_up = head.get("floors", {}).get(str(self.number), question.position)
+        floor = min((question.position[0], 0), (catching_up[0], catching_up[1]))
+        self.states.answered(floor, attempt, where)
         return {
             "number": self.number,
             "position": list(question.position),

@@ -127,5 +127,5 @@ def unpack(content: RecordDict, limit: int = 2**40) -> tuple[dict[str, Any], dic
         if len(body) > limit:
             raise ValueError(f"{len(body)} bytes where at most {limit} make sense")
         return head, load(body)
-    except (KeyError, TypeError, ValueError, SafetensorError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:  # also nested too deeply
         raise GarbageError(f"unreadable ({error})") from None
