@@ -33,7 +33,7 @@ bench: .venv/ready
 bench-peers: .venv/ready .venv-peers/ready
 	$(BIN)/python -m benchmarks.run J J2 J3 R --peers .venv-peers/bin/python
 
-# Breaks a real deployment on this machine in nine ways, about twenty minutes.
+# Breaks a real deployment on this machine in eight ways, about twenty minutes.
 faults: .venv/ready
 	$(BIN)/python -m benchmarks.faults
 
