@@ -372,7 +372,8 @@ def test_a_client_catches_up_and_then_the_server_is_killed(tmp_path: Path) -> No
         heads = [unpack(m.content)[0] for m in messages]
         if any(head.get("position", [0])[0] == 4 for head in heads):
             node.online = True
-        if not killed and any(head.get("position") == [4, 1] for head in heads) and "caught up" in "".join(fleet.said):
+        if not killed and any(head.get("position") == [4, 1] and "tasks" in head for head in heads):
+            assert "client 1 caught up on task 2 ('remember')" in fleet.said
             killed = True
             raise ServerKilledError
         return push(messages)
