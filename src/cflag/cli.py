@@ -182,16 +182,8 @@ def _add_fleet(commands: Any) -> None:
         description="Start a SuperLink and SuperNodes with TLS and node authentication, run an experiment on them, and "
         "stop them.",
     )
-    deploy.add_argument("preset", nargs="?", metavar="PRESET | FILE.toml", help="default: digits")
-    _add_settings(deploy)
-    deploy.add_argument("--clients", type=int, metavar="N", help="how many (default: the preset's)")
-    deploy.add_argument("--out", type=Path, metavar="DIR", help="folder to write; must be new (default: runs/...)")
-    deploy.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was stopped or killed")
-    deploy.add_argument("--keep", action="store_true", help="leave the fleet running afterwards")
+    _add_fleet_run(deploy)
     _add_poll(deploy)
-    deploy.add_argument("--no-database", dest="database", action="store_false",
-                        help="a SuperLink without database: faster; if it dies the round is repeated")  # fmt: skip
-    deploy.add_argument("--quiet", action="store_true", help="no progress display")
     deploy.set_defaults(command=_deploy)
 
     keys = commands.add_parser("keys", help="make the keys of a fleet").add_subparsers(required=True, metavar="WHOSE")
@@ -209,18 +201,10 @@ def _add_fleet(commands: Any) -> None:
         help="the server of a fleet: run an experiment with clients on other machines",
         description="Start a SuperLink, let in the clients whose public keys are in KEYS/clients/, run an experiment.",
     )
-    server.add_argument("preset", nargs="?", metavar="PRESET | FILE.toml", help="default: digits")
-    _add_settings(server)
-    server.add_argument("--clients", type=int, metavar="N", help="how many (default: the preset's)")
+    _add_fleet_run(server)
     server.add_argument("--keys", type=Path, required=True, metavar="DIR", help="what 'cflag keys server' made")
     server.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")
     server.add_argument("--port", type=int, default=9092, help="default: 9092")
-    server.add_argument("--out", type=Path, metavar="DIR", help="folder to write; must be new (default: runs/...)")
-    server.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was stopped or killed")
-    server.add_argument("--keep", action="store_true", help="leave the SuperLink running afterwards")
-    server.add_argument("--no-database", dest="database", action="store_false",
-                        help="a SuperLink without database: faster; if it dies the round is repeated")  # fmt: skip
-    server.add_argument("--quiet", action="store_true", help="no progress display")
     server.set_defaults(command=_server)
 
     client = commands.add_parser(
@@ -237,6 +221,19 @@ def _add_fleet(commands: Any) -> None:
     client.add_argument("--device", default="cpu", help="what computes (default: cpu)")
     _add_poll(client)
     client.set_defaults(command=_client)
+
+
+def _add_fleet_run(parser: argparse.ArgumentParser) -> None:
+    """What `deploy` and `server` have in common."""
+    parser.add_argument("preset", nargs="?", metavar="PRESET | FILE.toml", help="default: digits")
+    _add_settings(parser)
+    parser.add_argument("--clients", type=int, metavar="N", help="how many (default: the preset's)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write; must be new (default: runs/...)")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was stopped or killed")
+    parser.add_argument("--keep", action="store_true", help="leave what was started running afterwards")
+    parser.add_argument("--no-database", dest="database", action="store_false",
+                        help="a SuperLink without database: faster; if it dies the round is repeated")  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
 
 
 def _add_poll(parser: argparse.ArgumentParser) -> None:

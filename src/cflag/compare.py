@@ -39,8 +39,7 @@ class Job:
 
     def done(self) -> int:
         """How many of them are finished."""
-        metrics = self.folder / "metrics.jsonl"
-        return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        return RunFolder(self.folder).rounds_done()
 
 
 def plan(raw: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int], budget: Budget, out: Path) -> list[Job]:

@@ -99,6 +99,10 @@ class RunFolder:
             os.fsync(file.fileno())  # the checkpoint that counts this line comes after it
             return file.tell()
 
+    def rounds_done(self) -> int:
+        """Return how many rounds are written down."""
+        return self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0
+
     def say(self, text: str) -> None:
         """Add a line to the run's events: what a person may want to know beside the numbers."""
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")

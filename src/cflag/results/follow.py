@@ -81,8 +81,7 @@ class _Progress:
 
     def done(self) -> int:
         """Return how many rounds are finished."""
-        metrics = self.folder.metrics
-        return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        return self.folder.rounds_done()
 
 
 class _Tail:

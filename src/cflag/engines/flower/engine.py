@@ -21,9 +21,10 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from cflag.config import Config
-from cflag.conversation import Answer, Ask, Conversation, Cost, Mean, Occasion, Reply, Value
+from cflag.conversation import Ask, Conversation, Mean, Occasion, Reply, Value
 from cflag.data.outline import Outline
 from cflag.engines.engine import Counts, Engine, RunningMean, check_finite
+from cflag.engines.flower.answers import FAULTS, checked_counts, read_reply
 from cflag.engines.flower.post import NO_ANSWER, POLL, Letter, Post, failures
 from cflag.engines.flower.roll import HELLO, Roll, shapes
 from cflag.engines.flower.wire import Bundle, GarbageError, Position, Question, pack, unpack
@@ -31,8 +32,6 @@ from cflag.engines.host import GlobalModel
 from cflag.errors import CflagError, DivergedError
 from cflag.server import Server
 
-FAULTS = (GarbageError, KeyError, TypeError, ValueError, OverflowError, RuntimeError)
-"""What reading an answer may raise, whatever is in it."""
 ROOM = 2**26
 """Bytes an answer may have beside eight times the model."""
 
@@ -162,7 +161,7 @@ class FlowerEngine(Engine):
         replies: dict[int, Reply] = {}
         for number, (head, tensors) in heard.items():
             try:
-                replies[number] = self._read(number, head, tensors, question, server)
+                replies[number] = read_reply(number, head, tensors, question, server)
             except FAULTS as error:
                 why[number] = f"refused: {error}"
         self._drop_misshapen(replies, question, len(asked), why)
@@ -185,7 +184,7 @@ class FlowerEngine(Engine):
             for number, (said, _) in heard.items():
                 try:
                     sizes = [self.roll.members[number].test_sizes[t] for t in tasks]
-                    counts[number] = _checked(said["counts"], sizes)
+                    counts[number] = checked_counts(said["counts"], sizes)
                     tested.add(number)
                 except FAULTS as error:
                     why[number] = f"refused: {error}"
@@ -361,23 +360,6 @@ class FlowerEngine(Engine):
         self._holds[number] = frozenset(map(str, holds)) if isinstance(holds, list) else frozenset()
         return head, tensors
 
-    def _read(
-        self, number: int, head: Mapping[str, Any], tensors: Mapping[str, Tensor], question: Question, server: Server
-    ) -> Reply:
-        """Check all of an answer that does not depend on the others'."""
-        if head["position"] != list(question.position):
-            raise GarbageError(f"it answers question {head['position']}, asked was {list(question.position)}")
-        if head["samples"] != server.sizes[number]:
-            raise GarbageError(f"it counts {head['samples']} samples; it has {server.sizes[number]}")
-        numbers = {str(k): _number(v) for k, v in dict(head["numbers"]).items()}
-        current, memory = (int(_number(v)) for v in head["cost"])
-        remarks = {str(k): _remark(str(k), v) for k, v in dict(head["remarks"]).items()}
-        for name, tensor in tensors.items():
-            if tensor.dtype != server.params.dtype:
-                raise GarbageError(f"its {str(name)[:40]} is {tensor.dtype}, expected {server.params.dtype}")
-        answer: Answer = {k: v.to(server.params.device) for k, v in tensors.items()}
-        return Reply({**answer, **numbers}, head["samples"], Cost(current, memory), remarks)
-
     def _drop_misshapen(self, replies: dict[int, Reply], question: Question, asked: int, why: dict[int, str]) -> None:
         """An answer must have the names and shapes that this question's answers had, or that most have.
 
@@ -410,28 +392,3 @@ class FlowerEngine(Engine):
                 del replies[number]
         if last is not None and not replies:
             raise last
-
-
-def _number(value: Any) -> float:
-    """Return a plain number, or refuse."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise GarbageError(f"{str(value)[:40]} is not a number")
-    float(value)  # an integer may be too large to compute with
-    return value
-
-
-def _remark(name: str, value: Any) -> float | str:
-    """Return a remark: a word for the case, a number for everything else."""
-    if name == "case" and isinstance(value, str):
-        return value[:40]
-    return _number(value)
-
-
-def _checked(counts: Any, sizes: Sequence[int]) -> Tensor:
-    """Refuse counts of right answers that cannot be."""
-    rows = torch.tensor(counts, dtype=torch.long)
-    if rows.shape != (len(sizes), 3) or rows[:, 2].tolist() != list(sizes):
-        raise GarbageError(f"its test counts are not of {list(sizes)} samples")
-    if bool((rows[:, :2] < 0).any()) or bool((rows[:, :2] > rows[:, 2:]).any()):
-        raise GarbageError("its test counts are not between none and all")
-    return rows
