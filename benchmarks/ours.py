@@ -7,10 +7,10 @@ import time
 
 from benchmarks.contest import serve
 from benchmarks.jobs import JOBS, SPREAD, Job
-from cflag.config import merge, resolve
+from cflag.config import flatten, merge, resolve
 from cflag.data.source import Source
 from cflag.engines.local import LocalEngine
-from cflag.experiment import Experiment, flatten
+from cflag.experiment import Experiment
 from cflag.safety import one_thread
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from cflag import Answer, Ask, Client, Experiment, Source, resume, run
-from cflag.config import load_raw, merge, resolve
+from cflag.config import flatten, load_raw, merge, resolve
 from cflag.conversation import nbytes
 from cflag.data.samples import Samples
 from cflag.data.source import Split
@@ -21,7 +21,7 @@ from cflag.engines.engine import RunningMean
 from cflag.engines.lanes import WorkerLane
 from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError, DivergedError
-from cflag.experiment import build_model, flatten
+from cflag.experiment import build_model
 from cflag.files import load_state
 from cflag.methods.finetune import Finetune
 from cflag.results.history import History

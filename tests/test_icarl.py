@@ -16,12 +16,12 @@ from torch.nn import functional as F
 
 from cflag import Experiment, run
 from cflag.client import Client
-from cflag.config import load_raw, merge, resolve
+from cflag.config import flatten, load_raw, merge, resolve
 from cflag.conversation import Occasion
 from cflag.data.samples import Samples
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
-from cflag.experiment import flatten, resume
+from cflag.experiment import resume
 from cflag.learning.heads import Heads
 from cflag.learning.learner import Learner
 from cflag.memory.base import MemoryOptions

@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cflag import Experiment, run
-from cflag.config import load_raw, merge, resolve
+from cflag.config import flatten, load_raw, merge, resolve
 from cflag.conversation import Occasion
 from cflag.data.samples import Samples
 from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
-from cflag.experiment import flatten
 from cflag.files import load_state, save_state
 from cflag.learning.distillation import distillation
 from cflag.learning.heads import Heads

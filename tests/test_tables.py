@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cflag import Experiment
-from cflag.config import load_raw, merge, resolve
+from cflag.config import flatten, load_raw, merge, resolve
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
-from cflag.experiment import flatten
 from cflag.learning.estimators import delayed
 from cflag.learning.tables import GradientTable, Workspace
 

@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from cflag import Experiment, Source, resume, run
 from cflag.client import Client
-from cflag.config import load_raw, merge, resolve
+from cflag.config import flatten, load_raw, merge, resolve
 from cflag.conversation import Occasion
 from cflag.data.samples import Samples
 from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
-from cflag.experiment import flatten
 from cflag.learning.learner import Loss
 from cflag.learning.synthesis import Workshop, disagreement, fresh, outputs_and_gap
 from cflag.methods.target import Target, TargetSettings

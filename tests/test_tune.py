@@ -12,9 +12,8 @@ from optuna.distributions import CategoricalDistribution as FixedChoice
 
 from cflag import Result
 from cflag.cli import main
-from cflag.config import load_raw, merge
+from cflag.config import flatten, load_raw, merge
 from cflag.errors import UserError
-from cflag.experiment import flatten
 from cflag.registry import get_method, method_names
 from cflag.tune import Search, Tuning, load_tuned, tune, write_tuned
 from tests.test_engine import QUICK

@@ -386,7 +386,7 @@ def _resumed(args: argparse.Namespace) -> tuple[Path, Experiments]:
 
 def _compare(args: argparse.Namespace) -> None:
     from cflag.compare import plan, prepare, run_all
-    from cflag.experiment import flatten
+    from cflag.config import flatten
     from cflag.results.display import Overview, PatientConsole
     from cflag.results.table import as_text, write_tables
     from cflag.tune import load_tuned

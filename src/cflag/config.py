@@ -118,9 +118,28 @@ def load_text(text: str, where: Path) -> dict[str, Any]:
         raise UserError(f"{where}: not a readable TOML file ({error})") from None
 
 
-def load_raw(given: str) -> dict[str, Any]:
-    """Return the raw values of a preset's name or of a file ending in .toml."""
-    return load_file(Path(given)) if given.endswith(".toml") else load_preset(given)
+def load_raw(given: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the raw values of a preset's name or of a file ending in .toml, laid over those of its `base`."""
+    if given in seen:
+        raise UserError(f"{given}: built on itself ({' -> '.join([*seen, given])})")
+    raw = load_file(Path(given)) if given.endswith(".toml") else load_preset(given)
+    base = raw.pop("base", None)
+    if base is None:
+        return raw
+    if not isinstance(base, str):
+        raise UserError(f"{given}: base = {base!r} must be the name of a preset or of a .toml file")
+    return merge(load_raw(base, (*seen, given)), flatten(raw))
+
+
+def flatten(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Turn {"memory": {"sample": 5}} into [("memory.sample", 5)]."""
+    pairs: list[tuple[str, Any]] = []
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            pairs += [(f"{key}.{inner}", v) for inner, v in value.items()]
+        else:
+            pairs.append((key, value))
+    return pairs
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cflag.config import CUSTOM, Config, load_raw, merge, resolve
+from cflag.config import CUSTOM, Config, flatten, load_raw, merge, resolve
 from cflag.data import sources
 from cflag.data.benchmark import Benchmark
 from cflag.data.outline import Outline
@@ -282,17 +282,6 @@ def new_folder(name: str, parent: Path = Path("runs")) -> Path:
         number += 1
         path = parent / f"{name}-{number}"
     return path
-
-
-def flatten(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Turn {"memory": {"sample": 5}} into [("memory.sample", 5)]."""
-    pairs: list[tuple[str, Any]] = []
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            pairs += [(f"{key}.{inner}", v) for inner, v in value.items()]
-        else:
-            pairs.append((key, value))
-    return pairs
 
 
 def _bar() -> Bar:

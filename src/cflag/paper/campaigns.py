@@ -50,7 +50,8 @@ class Cell:
 
     def raw(self, scale: Scale) -> dict[str, Any]:
         """Return the config's values at a scale; shares of the memory become samples."""
-        raw = load_raw(f"{self.source}-{scale}")
+        scenario = "-class" if self.settings.get("scenario") == "class" else ""
+        raw = load_raw(f"{self.source}{scenario}-{scale}")
         settings, limit = dict(self.settings), raw["memory"]["per_task"]
         for key in ("memory.sample", "memory.per_task"):
             if key in settings:  # given for the paper's buffer of 400
