@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import subprocess
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -129,9 +130,22 @@ def versions() -> dict[str, str]:
 
     import cflag
 
-    return {
+    found = {
         "cflag": cflag.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
     }
+    commit = _commit(Path(cflag.__file__).parents[2])
+    return {**found, "commit": commit} if commit else found
+
+
+def _commit(checkout: Path) -> str:
+    """Return the commit of the checkout this runs from, with a mark if files were changed; none if it is installed."""
+    if not (checkout / ".git").exists():
+        return ""
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty=-changed", "--match="]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):  # no git here, or not our checkout
+        return ""
