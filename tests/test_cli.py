@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import cflag
-from cflag.cli import KINDS, main
+from cflag.cli import main
+from cflag.commands.looking import KINDS
 from cflag.config import parse_setting, resolve
 from cflag.errors import UserError
 from cflag.paper.campaigns import CAMPAIGNS, SCALES, SOURCES

@@ -93,7 +93,8 @@ def _draw_tasks(axes: Axes, entries: Sequence[Entry]) -> None:
     for k, e in enumerate(entries):
         if e.after_tasks:
             tasks = range(1, len(e.after_tasks) + 1)
-            axes.plot(tasks, e.after_tasks, marker="o", color=_colour(k), label=NAMES.get(e.method, e.method))
+            means = [mean for mean, _ in e.after_tasks]
+            axes.plot(tasks, means, marker="o", color=_colour(k), label=NAMES.get(e.method, e.method))
             axes.set_xticks(tasks)
     axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)")
 

@@ -21,16 +21,16 @@ FORWARD = 1 / 3
 """What testing a sample costs, in gradient evaluations."""
 
 
-def carry_out(jobs: Sequence[Job], at_once: int, watch: Callable[[Sequence[Job]], None]) -> list[str]:
-    """Run what is not finished; return what failed, in one line each: a campaign goes on without it."""
-    failed: list[str] = []
+def carry_out(jobs: Sequence[Job], at_once: int, watch: Callable[[Sequence[Job]], None]) -> dict[Job, str]:
+    """Run what is not finished; return which failed and why, in one line each: a campaign goes on without them."""
+    failed: dict[Job, str] = {}
     prepare(jobs)
-    run_all(jobs, at_once, watch, lambda job, error: failed.append(_told(job, error)))
+
+    def tell(job: Job, error: CflagError) -> None:
+        failed[job] = f"{job.folder.name}: {error}"
+
+    run_all(jobs, at_once, watch, tell)
     return failed
-
-
-def _told(job: Job, error: CflagError) -> str:
-    return f"{job.folder.name}: {error}"
 
 
 @dataclass(frozen=True)

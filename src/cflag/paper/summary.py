@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -35,10 +34,16 @@ class Entry:
     paper_forgetting: Spread | None = None
     slip: str = ""
     """Why the printed number cannot be right, where it cannot."""
-    after_tasks: list[float] | None = None
+    gradients: float | None = None
+    """Gradient evaluations of a run, in thousands of samples, current and memory."""
+    megabytes: float | None = None
+    """What a run sends, up and down."""
+    after_tasks: list[Spread] | None = None
     """Mean accuracy on the tasks learned so far, after each."""
     gamma: list[float | None] | None = None
     """Γ(t) of each round, mean over seeds."""
+    gamma_variation: Spread | None = None
+    """The standard deviation of Γ(t) over the rounds of a run."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,12 @@ class Summary:
     scale: str
     command: str
     date: str
+    """The day on which its last run ended."""
     commit: str
+    """The commits its runs were made with."""
     entries: list[Entry]
+    failed: list[str] = field(default_factory=list)
+    """Runs that could not be finished, and why."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
@@ -63,21 +72,29 @@ class Summary:
         return cls(**{**raw, "entries": entries})
 
 
-def summarise(campaign: Campaign, scale: Scale, seeds: Sequence[int], out: Path, command: str) -> Summary:
+def summarise(
+    campaign: Campaign, scale: Scale, seeds: Sequence[int], out: Path, command: str, failed: Sequence[str] = ()
+) -> Summary:
     """Read the finished runs of a campaign."""
-    entries = []
+    entries, everything = [], []
     for cell in campaign.cells:
         for method in cell.methods:
             jobs = replace(cell, methods=(method,)).jobs(scale, seeds, out)
             results = [Result.load(job.folder) for job in jobs if RunFolder(job.folder).finished]
             entries.append(_entry(campaign, cell, method, results))
-    return Summary(campaign.name, scale, command, datetime.now(UTC).date().isoformat(), _commit(), entries)
+            everything += results
+    commits = sorted({result.versions.get("commit", "installed") for result in everything})
+    return Summary(campaign.name, scale, command, _last_day(everything), ", ".join(commits), entries, list(failed))
+
+
+def _last_day(results: Sequence[Result]) -> str:
+    ends = [(r.folder / "result.json").stat().st_mtime for r in results if r.folder]
+    return datetime.fromtimestamp(max(ends), UTC).date().isoformat() if ends else ""
 
 
 def _entry(campaign: Campaign, cell: Cell, method: str, results: Sequence[Result]) -> Entry:
-    row = str(int(cell.at)) if campaign.name == "table-clients" and cell.at else method
-    printed_ = printed().get(campaign.name, {}).get(cell.group, {}).get(row)
-    paper = _printed_pair(printed_) if printed_ else (None, None)
+    row = f"{cell.at:g}" if campaign.name == "table-clients" and cell.at else method
+    paper = _printed_pair(printed().get(campaign.name, {}).get(cell.group, {}).get(row))
     return Entry(
         group=cell.group,
         method=method,
@@ -88,8 +105,11 @@ def _entry(campaign: Campaign, cell: Cell, method: str, results: Sequence[Result
         paper_accuracy=paper[0],
         paper_forgetting=paper[1],
         slip=_slip(campaign.name, cell.group, row),
+        gradients=_mean_cost(results, ("gradients_current", "gradients_memory"), 1e3),
+        megabytes=_mean_cost(results, ("bytes_up", "bytes_down"), 1e6),
         after_tasks=_after_tasks(results) if campaign.kind == "tasks" else None,
         gamma=_gamma(results) if campaign.kind == "gamma" else None,
+        gamma_variation=_gamma_variation(results) if campaign.kind == "gamma" else None,
     )
 
 
@@ -99,7 +119,9 @@ def printed() -> dict[str, Any]:
     return tomllib.loads((files(__package__) / "printed.toml").read_text(encoding="utf-8"))
 
 
-def _printed_pair(values: Sequence[float]) -> tuple[Spread, Spread]:
+def _printed_pair(values: Sequence[float] | None) -> tuple[Spread | None, Spread | None]:
+    if values is None:
+        return None, None
     if len(values) == 2:
         return (values[0], None), (values[1], None)
     return (values[0], values[1]), (values[2], values[3])
@@ -110,27 +132,27 @@ def _slip(table: str, source: str, method: str) -> str:
     return str(found[0]) if found else ""
 
 
-def _spread(values: Sequence[float]) -> Spread | None:
+def _spread(values: Sequence[float], digits: int = 3) -> Spread | None:
     if not values:
         return None
-    return round(fmean(values), 3), round(stdev(values), 3) if len(values) > 1 else None
+    return round(fmean(values), digits), round(stdev(values), digits) if len(values) > 1 else None
 
 
-def _after_tasks(results: Sequence[Result]) -> list[float] | None:
+def _mean_cost(results: Sequence[Result], names: Sequence[str], unit: float) -> float | None:
+    costs = [sum(result.costs[name] for name in names) / unit for result in results]
+    return round(fmean(costs), 1) if costs else None
+
+
+def _after_tasks(results: Sequence[Result]) -> list[Spread] | None:
     seen = [[100 * fmean(row[: i + 1]) for i, row in enumerate(r.accuracy_matrix)] for r in results]
-    return [round(fmean(column), 3) for column in zip(*seen, strict=True)] if seen else None
+    return [spread for column in zip(*seen, strict=True) if (spread := _spread(column))] or None
 
 
 def _gamma(results: Sequence[Result]) -> list[float | None] | None:
     rows = [[record.get("gamma") for record in r.metrics] for r in results]
     columns = list(zip(*rows, strict=True)) if rows else []
-    return [None if None in c else float(f"{fmean(c):.5g}") for c in columns] or None
+    return [None if None in c else float(f"{fmean(c):.4g}") for c in columns] or None
 
 
-def _commit() -> str:
-    """Return the commit of the checkout this runs from, or nothing where it is an installed package."""
-    here = Path(__file__).parent
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() if done.returncode == 0 else ""
+def _gamma_variation(results: Sequence[Result]) -> Spread | None:
+    return _spread([stdev(g for record in r.metrics if (g := record.get("gamma")) is not None) for r in results], 5)

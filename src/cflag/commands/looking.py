@@ -1,0 +1,126 @@
+"""`cflag watch`, `report`, `list`, `show` and `data`: looking at what there is."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cflag.commands.common import add_settings, configs_of
+
+if TYPE_CHECKING:
+    from cflag.commands.common import Commands
+
+KINDS = ("methods", "sources", "models", "memories", "presets", "campaigns")
+
+
+def add_watch_and_report(commands: Commands) -> None:
+    """Add `cflag watch` and `cflag report`."""
+    watching = commands.add_parser(
+        "watch",
+        help="follow a running experiment or campaign",
+        description="Show how far a run, or all runs in a folder, are, until they are finished.",
+    )
+    watching.add_argument("folder", type=Path, metavar="DIR")
+    watching.set_defaults(command=_watch)
+
+    report = commands.add_parser(
+        "report",
+        help="finished runs as one HTML page",
+        description="Make one self-contained HTML page of finished runs: tables, curves, matrices, rates, clients.",
+    )
+    report.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders of them")
+    report.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
+    report.add_argument("--title", default="Continual federated learning", metavar="TEXT")
+    report.set_defaults(command=_report)
+
+
+def add_lists(commands: Commands) -> None:
+    """Add `cflag list`, `show` and `data`."""
+    listing = commands.add_parser("list", help="what there is to choose from")
+    listing.add_argument("kind", choices=KINDS)
+    listing.set_defaults(command=_list)
+
+    show = commands.add_parser("show", help="a preset's or file's config with all defaults filled in")
+    show.add_argument("preset", metavar="PRESET | FILE.toml")
+    add_settings(show)
+    show.set_defaults(command=_show)
+
+    data = commands.add_parser("data", help="list or download data sets").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    data_list = data.add_parser("list", help="which data sets are here")
+    data_list.set_defaults(command=_data_list)
+    data_get = data.add_parser("get", help="download a data set from its official home")
+    data_get.add_argument("name")
+    data_get.set_defaults(command=_data_get)
+    for sub in (data_list, data_get):
+        sub.add_argument("--data-dir", metavar="DIR", help="default: $CFLAG_DATA, or a cache folder")
+
+
+def _watch(args: argparse.Namespace) -> None:
+    from cflag.results.display import PatientConsole
+    from cflag.results.follow import watch
+
+    watch(args.folder, PatientConsole())
+
+
+def _report(args: argparse.Namespace) -> None:
+    from cflag.files import write_atomically
+    from cflag.report.page import find_results, make_page
+
+    write_atomically(args.out, make_page(find_results(args.folders), args.title).encode())
+    print(args.out)
+
+
+def _list(args: argparse.Namespace) -> None:
+    choices = _choices(args.kind)
+    width = max(15, *(len(name) for name, _ in choices))
+    for name, about in choices:
+        print(f"{name:<{width}} {about}")
+
+
+def _choices(kind: str) -> list[tuple[str, str]]:
+    if kind == "methods":
+        from cflag.registry import describe_method, method_names
+
+        return [(name, describe_method(name)) for name in method_names()]
+    if kind == "sources":
+        from cflag.data import sources
+
+        return [(name, sources.describe(name)) for name in sources.names()]
+    if kind == "campaigns":
+        from cflag.paper.campaigns import CAMPAIGNS
+
+        return [(name, campaign.title) for name, campaign in CAMPAIGNS.items()]
+    if kind == "presets":
+        from cflag.presets import describe_preset, preset_names
+
+        return [(name, describe_preset(name)) for name in preset_names()]
+    from cflag.memory import MEMORIES
+    from cflag.models import MODELS
+
+    registry = MODELS if kind == "models" else MEMORIES
+    return [(name, registry.describe(name)) for name in registry.names()]
+
+
+def _show(args: argparse.Namespace) -> None:
+    print(configs_of(args, [None], [None])[0].to_toml(), end="")
+
+
+def _data_list(args: argparse.Namespace) -> None:
+    from cflag.data import sources
+    from cflag.data.download import status
+
+    folder = sources.data_dir_or_default(args.data_dir)
+    print(f"data folder: {folder}")
+    for name in sources.names():
+        print(f"{name:<15} {status(name, folder):<10} {sources.describe(name)}")
+
+
+def _data_get(args: argparse.Namespace) -> None:
+    from cflag.data import sources
+    from cflag.data.download import fetch
+
+    path = fetch(args.name, sources.data_dir_or_default(args.data_dir))
+    print(f"{args.name} is ready in {path}")

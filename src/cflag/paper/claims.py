@@ -1,0 +1,264 @@
+"""What the paper says about its tables and figures, each judged by a campaign's own numbers.
+
+A difference counts when it is larger than twice its standard error over the seeds; with less, a claim stays open. Only
+our numbers are judged: whether they were made at the paper's scale is for the ledger to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import hypot, sqrt
+from typing import Literal
+
+from cflag.paper.campaigns import NAMES
+from cflag.paper.summary import Entry, Spread, Summary
+
+Verdict = Literal["yes", "open", "no"]
+ERRORS = 2.0
+"""How many standard errors a difference must have to count."""
+CONSISTENT = 3.0
+"""How many points accuracy may lose and still be called consistent."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What our runs say about one part of a claim."""
+
+    part: str
+    verdict: Verdict
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of the paper, in our words, and how to judge it."""
+
+    campaign: str
+    says: str
+    judge: Callable[[Summary], list[Finding]]
+
+
+# --- differences and their errors ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A mean and its standard error; none is known from a single seed."""
+
+    mean: float
+    error: float | None
+
+    def minus(self, other: Measured) -> Measured:
+        """Return the difference."""
+        error = None if self.error is None or other.error is None else hypot(self.error, other.error)
+        return Measured(self.mean - other.mean, error)
+
+    def above_zero(self) -> Verdict:
+        """Whether it is positive beyond doubt, negative beyond doubt, or neither."""
+        if self.error is None or abs(self.mean) <= ERRORS * self.error:
+            return "open"
+        return "yes" if self.mean > 0 else "no"
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.1f}" if self.error is None else f"{self.mean:+.1f} ± {self.error:.1f}"
+
+
+def measured(spread: Spread, seeds: int) -> Measured:
+    """Return a mean with the error that its spread over so many seeds leaves."""
+    mean, deviation = spread
+    return Measured(mean, None if deviation is None else deviation / sqrt(seeds))
+
+
+def overall(findings: Sequence[Finding]) -> Verdict | None:
+    """A claim holds where all its parts do, and fails where one fails; None where nothing was run."""
+    verdicts = {finding.verdict for finding in findings}
+    if not verdicts:
+        return None
+    return "no" if "no" in verdicts else "open" if "open" in verdicts else "yes"
+
+
+# --- judges ----------------------------------------------------------------------------------------------
+
+
+def _groups(summary: Summary) -> dict[str, list[Entry]]:
+    """Return the entries that have results, by group."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in summary.entries:
+        if entry.accuracy is not None:
+            groups.setdefault(entry.group, []).append(entry)
+    return groups
+
+
+def _accuracy(entry: Entry) -> Measured:
+    return measured(entry.accuracy or (0.0, None), len(entry.seeds))
+
+
+def _kept(entry: Entry) -> Measured:
+    """Return what was not forgotten, as a number that is better when it is larger."""
+    mean, deviation = entry.forgetting or (0.0, None)
+    return measured((-mean, deviation), len(entry.seeds))
+
+
+def _against_best(entries: Sequence[Entry], hero: str, by: Callable[[Entry], Measured], part: str) -> list[Finding]:
+    """Compare one method with the best of the others."""
+    mine = [e for e in entries if e.method == hero]
+    others = [e for e in entries if e.method != hero]
+    if not mine or not others:
+        return []
+    rival = max(others, key=lambda e: by(e).mean)
+    lead = by(mine[0]).minus(by(rival))
+    return [
+        Finding(part, lead.above_zero(), f"{lead} points to the best other, {NAMES.get(rival.method, rival.method)}")
+    ]
+
+
+def _leads(by: Callable[[Entry], Measured], hero: str = "cflag", only: str = "") -> Callable[[Summary], list[Finding]]:
+    def judge(summary: Summary) -> list[Finding]:
+        return [
+            finding
+            for group, entries in _groups(summary).items()
+            if not only or group == only
+            for finding in _against_best(entries, hero, by, group)
+        ]
+
+    return judge
+
+
+def _leads_after_each_task(summary: Summary) -> list[Finding]:
+    findings = []
+    for group, entries in _groups(summary).items():
+        stages = len(entries[0].after_tasks or [])
+        parts = [f for k in range(1, stages) for f in _against_best(entries, "cflag", _after(k), group)]
+        ahead = sum(f.verdict == "yes" for f in parts)
+        behind = sum(f.verdict == "no" for f in parts)
+        verdict = overall(parts)
+        if verdict:
+            evidence = f"of {len(parts)} stages ahead beyond doubt in {ahead}, behind in {behind}"
+            findings.append(Finding(group, verdict, evidence))
+    return findings
+
+
+def _after(stage: int) -> Callable[[Entry], Measured]:
+    return lambda e: measured((e.after_tasks or [])[stage], len(e.seeds))
+
+
+def _leads_at_every_zeta(summary: Summary) -> list[Finding]:
+    return [
+        finding
+        for group, entries in _groups(summary).items()
+        for zeta in sorted({e.at for e in entries if e.at is not None})
+        for finding in _against_best([e for e in entries if e.at == zeta], "cflag", _accuracy, f"{group}, ζ = {zeta:g}")
+    ]
+
+
+def _gamma_varies_more_iid(summary: Summary) -> list[Finding]:
+    by_zeta = {e.at: e for e in summary.entries if e.gamma_variation}
+    if len(by_zeta) < 2:
+        return []
+    least, most = by_zeta[min(z for z in by_zeta if z)], by_zeta[max(z for z in by_zeta if z)]
+    spreads = [measured(e.gamma_variation or (0.0, None), len(e.seeds)) for e in (most, least)]
+    verdict = spreads[0].minus(spreads[1]).above_zero()
+    told = [f"{spread.mean:.3f} at ζ = {e.at:g}" for spread, e in zip(spreads, (most, least), strict=True)]
+    return [Finding(most.group, verdict, f"standard deviation over rounds {', '.join(told)}")]
+
+
+def _ends(entries: Sequence[Entry], by: Callable[[Entry], Measured]) -> tuple[Measured, str] | None:
+    """Return how a number changes from one end of a sweep to the other, and between which."""
+    swept = sorted((e for e in entries if e.at is not None), key=lambda e: e.at or 0.0)
+    if len(swept) < 2:
+        return None
+    return by(swept[-1]).minus(by(swept[0])), f"from {swept[0].at:g} to {swept[-1].at:g}"
+
+
+def _rises(by: Callable[[Entry], Measured], falls: str = "") -> Callable[[Summary], list[Finding]]:
+    """Judge that a number rises along the sweep, or falls in the data set that is named."""
+
+    def judge(summary: Summary) -> list[Finding]:
+        findings = []
+        for group, entries in _groups(summary).items():
+            ends = _ends(entries, by)
+            if ends:
+                change, between = ends
+                wanted = Measured(-change.mean, change.error) if falls and group.startswith(f"{falls}-") else change
+                findings.append(Finding(group, wanted.above_zero(), f"{change} points {between}"))
+        return findings
+
+    return judge
+
+
+def _stays_consistent(summary: Summary) -> list[Finding]:
+    findings = []
+    for group, entries in _groups(summary).items():
+        ends = _ends(entries, _accuracy)
+        if ends:
+            change, between = ends
+            findings.append(Finding(group, _consistent(change), f"{change} points {between}"))
+    return findings
+
+
+def _consistent(change: Measured) -> Verdict:
+    if change.mean >= -CONSISTENT:
+        return "yes"
+    return "no" if change.above_zero() == "no" else "open"
+
+
+def _more_sensitive(summary: Summary) -> list[Finding]:
+    """CIFAR100's accuracy changes more along the sweep than CIFAR10's."""
+    groups, findings = _groups(summary), []
+    for setting in ("iid", "noniid"):
+        small, large = (_ends(groups.get(f"{name}-{setting}", []), _accuracy) for name in ("cifar10", "cifar100"))
+        if small and large:
+            evidence = f"CIFAR100 {large[0]}, CIFAR10 {small[0]} points {small[1]}"
+            findings.append(Finding(setting, large[0].minus(small[0]).above_zero(), evidence))
+    return findings
+
+
+CLAIMS = (
+    Claim("table-iid", "With IID clients C-FLAG is the most accurate.", _leads(_accuracy)),
+    Claim("table-iid", "With IID clients C-FLAG forgets least.", _leads(_kept)),
+    Claim(
+        "table-noniid",
+        "With non-IID clients C-FLAG is the most accurate. (Its own table has Erg-FL ahead on CIFAR10.)",
+        _leads(_accuracy),
+    ),
+    Claim(
+        "table-noniid",
+        "With non-IID clients C-FLAG forgets very little. (Judged: least. Its own table has EWC-FL below it on CIFAR10 "
+        "and NCCL-FL on TinyImageNet.)",
+        _leads(_kept),
+    ),
+    Claim("figure-tasks", "C-FLAG has the highest average accuracy after each task.", _leads_after_each_task),
+    Claim(
+        "table-class-noniid",
+        "Class-incremental, CIFAR10, non-IID: C-FLAG leads.",
+        _leads(_accuracy, only="cifar10"),
+    ),
+    Claim(
+        "table-class-noniid",
+        "Class-incremental, CIFAR100, non-IID: TARGET leads.",
+        _leads(_accuracy, "target", "cifar100"),
+    ),
+    Claim("table-class-iid", "Class-incremental, CIFAR10, IID: iCaRL-FL leads.", _leads(_accuracy, "icarl", "cifar10")),
+    Claim("table-class-iid", "Class-incremental, CIFAR100, IID: LwF-FL leads.", _leads(_accuracy, "lwf", "cifar100")),
+    Claim("figure-heterogeneity", "C-FLAG is ahead of EWC-FL and FedTrack at every ζ.", _leads_at_every_zeta),
+    Claim("figure-gamma", "Γ(t) varies more with IID clients than with non-IID ones.", _gamma_varies_more_iid),
+    Claim(
+        "figure-clients",
+        f"Accuracy stays consistent from 5 to 15 clients. (Judged: loses at most {CONSISTENT:g} points.)",
+        _stays_consistent,
+    ),
+    Claim(
+        "table-clients",
+        f"Up to 50 clients accuracy does not deteriorate. (Judged: by at most {CONSISTENT:g} points.)",
+        _stays_consistent,
+    ),
+    Claim("table-clients", "With more clients less is forgotten.", _rises(_kept)),
+    Claim(
+        "figure-memory-sample",
+        "With a larger memory sample accuracy falls on CIFAR10 and rises on CIFAR100.",
+        _rises(_accuracy, falls="cifar10"),
+    ),
+    Claim("figure-memory-size", "A larger memory gives more accuracy.", _rises(_accuracy)),
+    Claim("figure-memory-size", "CIFAR100 is more sensitive to the memory's size than CIFAR10.", _more_sensitive),
+)
