@@ -32,8 +32,8 @@ from cflag.server import Server
 class CFlagSettings:
     """What can be chosen about C-FLAG; the names are the paper's where it has one.
 
-    The defaults are what did best on real data (docs/results.md). The paper's theory is estimator = "iag", drift = 1,
-    rules = "both".
+    The defaults are what did best on real data (docs/comparison.md). The paper's theory is estimator = "iag",
+    drift = 1, rules = "both".
     """
 
     alpha: float = 0.1

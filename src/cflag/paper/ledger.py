@@ -33,8 +33,9 @@ INTRODUCTION = """\
 
 Every number of the paper (Keshri, Shah, Prasad, AISTATS 2025) that can be compared stands here beside ours: mean ±
 standard deviation over seeds, in percent. **Acc** is the mean accuracy over all tasks after the last, **Forget** the
-mean of a_ii − a_Si; below zero, tasks got better after they were learned. *to C-FLAG* is a method's Acc minus C-FLAG's.
-Costs are a run's own: gradient evaluations in thousands of samples, megabytes up and down.
+mean of a_ii − a_Si; below zero, tasks got better after they were learned. *printed* is what the paper prints, *lite*,
+*cpu* and *paper* are our runs at that scale; *to C-FLAG* is a method's Acc minus C-FLAG's. Costs are a run's own:
+gradient evaluations in thousands of samples, megabytes up and down.
 
 """
 COMPARABLE = """
@@ -126,7 +127,7 @@ def _claims(ledger: Ledger) -> str:
         "A difference counts when it is larger than twice its standard error over the seeds; otherwise the claim "
         "stays open.\nOne over several data sets is supported when all support it, and not when one contradicts it."
         "\n\n"
-        + _table(["the paper says", "where", *(f"{s} {_mark(s)}".strip() for s in scales)], rows, 9)
+        + _table(["the paper says", "where", *(f"{s} {_mark(s)}".strip() for s in scales)], rows, 2 + len(scales))
         + f"\n<details><summary>Evidence for each</summary>\n\n{details}\n</details>\n"
     )
 
@@ -146,7 +147,7 @@ def _details(claim: Claim, ledger: Ledger) -> str:
         for scale, summary in ledger.get(claim.campaign, {}).items()
         for f in claim.judge(summary)
     ]
-    return f"- {claim.says}\n{''.join(lines)}"
+    return f"- {claim.says}\n{''.join(lines)}" if lines else ""
 
 
 def _mark(scale: str) -> str:
@@ -215,10 +216,10 @@ def _columns(campaign: Campaign, rows: Sequence[Row], scales: Sequence[str]) -> 
         ("Acc", _ours_accuracy, lambda e: e.paper_accuracy),
         ("Forget", _ours_forgetting, lambda e: e.paper_forgetting),
     ):
-        columns.append((f"{name}, paper", _printed(theirs)))
+        columns.append((f"{name}, printed", _printed(theirs)))
         columns += [(f"{name}, {head}", _at(scale, ours)) for scale, head in marked]
         if name == "Acc" and campaign.kind == "table":
-            columns.append(("to C-FLAG, paper", _to_hero(rows, None)))
+            columns.append(("to C-FLAG, printed", _to_hero(rows, None)))
             columns += [(f"to C-FLAG, {head}", _to_hero(rows, scale)) for scale, head in marked]
     if campaign.kind == "tasks":
         count = max(len(e.after_tasks or []) for row in rows for e in row.values())

@@ -1,0 +1,241 @@
+"""The ledger: the paper's claims judged, and one document from many summaries."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cflag.cli import main
+from cflag.paper.campaigns import CAMPAIGNS, SEEDS, find
+from cflag.paper.claims import CLAIMS, Claim, Finding, Measured, Verdict, measured, overall
+from cflag.paper.ledger import make_ledger
+from cflag.paper.summary import Entry, Summary, printed
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def entry(group: str, method: str, accuracy: tuple[float, float | None], at: float | None = None, **more: Any) -> Entry:
+    values: dict[str, Any] = {"seeds": list(SEEDS), "forgetting": (5.0, 1.0), **more}
+    return Entry(group, method, at, accuracy=accuracy, **values)
+
+
+def summary(campaign: str, *entries: Entry, scale: str = "lite") -> Summary:
+    return Summary(campaign, scale, f"cflag reproduce {campaign}", "2025-05-03", "abc1234", list(entries))
+
+
+def as_printed(campaign: str) -> Summary:
+    """The paper's own numbers, as if we had measured them."""
+    entries = [
+        entry(group, method, (v[0], v[1]), forgetting=(v[2], v[3]))
+        for group, rows in printed()[campaign].items()
+        for method, v in rows.items()
+    ]
+    return summary(campaign, *entries)
+
+
+def judged(says: str, over: Summary) -> dict[str, Verdict]:
+    (claim,) = (c for c in CLAIMS if c.says.startswith(says))
+    assert claim.campaign == over.campaign
+    return {finding.part: finding.verdict for finding in claim.judge(over)}
+
+
+# --- differences and their errors ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rival", "verdict"),
+    [(78.0, "yes"), (79.0, "open"), (81.0, "open"), (82.0, "no")],
+)
+def test_a_difference_counts_beyond_two_standard_errors(rival: float, verdict: Verdict) -> None:
+    """Deviation 1 over three seeds each: the difference's error is √(1/3 + 1/3) = 0.816, twice that 1.63."""
+    difference = measured((80.0, 1.0), 3).minus(measured((rival, 1.0), 3))
+    assert difference.error == pytest.approx(0.8165, abs=1e-4)
+    assert difference.above_zero() == verdict
+
+
+def test_one_seed_decides_nothing() -> None:
+    assert measured((90.0, None), 1).minus(measured((10.0, 1.0), 3)).above_zero() == "open"
+    assert str(Measured(3.25, None)) == "+3.2"
+
+
+def test_a_claim_fails_with_one_part_and_holds_with_all() -> None:
+    yes, doubt, no = (Finding("", verdict, "") for verdict in ("yes", "open", "no"))
+    assert overall([yes, yes]) == "yes"
+    assert overall([yes, doubt]) == "open"
+    assert overall([yes, doubt, no]) == "no"
+    assert overall([]) is None
+
+
+# --- the claims, tried on the paper's own numbers ----------------------------------------------------------
+
+
+def test_the_papers_own_tables_under_our_judges() -> None:
+    """Worked by hand from the printed table: on CIFAR10, IID, 89.28 ± 4.98 against 84.01 ± 9.96 leaves
+    5.3 ± √((4.98² + 9.96²)/3) = 6.4, which decides nothing; non-IID Erg-FL is 14.1 ± 5.8 ahead."""
+    assert judged("With IID clients C-FLAG is the most", as_printed("table-iid")) == {
+        "cifar10": "open", "cifar100": "yes", "tiny-imagenet": "yes",
+    }  # fmt: skip
+    assert judged("With IID clients C-FLAG forgets", as_printed("table-iid")) == {
+        "cifar10": "open", "cifar100": "yes", "tiny-imagenet": "yes",
+    }  # fmt: skip
+    assert judged("With non-IID clients C-FLAG is the most", as_printed("table-noniid")) == {
+        "cifar10": "no", "cifar100": "yes", "tiny-imagenet": "open",
+    }  # fmt: skip
+    assert judged("Class-incremental, CIFAR100, IID", as_printed("table-class-iid")) == {"cifar100": "yes"}
+    assert judged("Class-incremental, CIFAR10, IID", as_printed("table-class-iid")) == {"cifar10": "open"}
+    assert judged("Class-incremental, CIFAR10, non-IID", as_printed("table-class-noniid")) == {"cifar10": "open"}
+
+
+def sweep(campaign: str, group: str, *points: tuple[float, float]) -> Summary:
+    return summary(campaign, *(entry(group, "cflag", (acc, 1.0), at) for at, acc in points))
+
+
+def test_trends_are_judged_from_end_to_end() -> None:
+    falling, rising = [(50.0, 70.0), (150.0, 90.0), (300.0, 60.0)], [(50.0, 20.0), (300.0, 30.0)]
+    claim = "With a larger memory sample"
+    assert judged(claim, sweep("figure-memory-sample", "cifar10-noniid", *falling)) == {"cifar10-noniid": "yes"}
+    assert judged(claim, sweep("figure-memory-sample", "cifar10-noniid", *rising)) == {"cifar10-noniid": "no"}
+    assert judged(claim, sweep("figure-memory-sample", "cifar100-noniid", *rising)) == {"cifar100-noniid": "yes"}
+    assert judged("A larger memory", sweep("figure-memory-size", "cifar10-iid", *falling)) == {"cifar10-iid": "no"}
+    assert judged("A larger memory", sweep("figure-memory-size", "cifar10-iid", (600.0, 71.0), (100.0, 70.0))) == {
+        "cifar10-iid": "open"
+    }
+
+
+def test_consistent_means_three_points_and_no_more() -> None:
+    def verdict(last: float, deviation: float) -> Verdict:
+        over = summary("figure-clients", *(entry("cifar10-noniid", "cflag", (acc, deviation), at)
+                                           for at, acc in ((5.0, 70.0), (10.0, 90.0), (15.0, last))))  # fmt: skip
+        return judged("Accuracy stays consistent", over)["cifar10-noniid"]
+
+    assert verdict(67.0, 0.1) == "yes"
+    assert verdict(75.0, 0.1) == "yes"
+    assert verdict(66.0, 0.1) == "no"
+    assert verdict(66.0, 9.0) == "open"
+
+
+def test_sensitivity_compares_the_two_data_sets() -> None:
+    both = [entry(group, "cflag", (acc, 1.0), at) for group, at, acc in (
+        ("cifar10-iid", 100.0, 80.0), ("cifar10-iid", 600.0, 81.0),
+        ("cifar100-iid", 100.0, 20.0), ("cifar100-iid", 600.0, 30.0))]  # fmt: skip
+    assert judged("CIFAR100 is more sensitive", summary("figure-memory-size", *both)) == {"iid": "yes"}
+
+
+def test_gamma_and_stages() -> None:
+    def gamma(iid: float, non_iid: float) -> dict[str, Verdict]:
+        at = ((1e5, iid), (1.0, 9.9), (0.1, non_iid))
+        over = [entry("cifar10", "cflag", (80.0, 1.0), zeta, gamma_variation=(v, 0.01)) for zeta, v in at]
+        return judged("Γ(t) varies", summary("figure-gamma", *over))
+
+    assert gamma(0.5, 0.2) == {"cifar10": "yes"}
+    assert gamma(0.2, 0.5) == {"cifar10": "no"}
+
+    def stages(second: float) -> dict[str, Verdict]:
+        mine = entry("cifar10", "cflag", (80.0, 1.0), after_tasks=[(50.0, 1.0), (second, 1.0), (80.0, 1.0)])
+        other = entry("cifar10", "replay", (70.0, 1.0), after_tasks=[(90.0, 1.0), (70.0, 1.0), (70.0, 1.0)])
+        return judged("C-FLAG has the highest average accuracy after", summary("figure-tasks", mine, other))
+
+    assert stages(80.0) == {"cifar10": "yes"}, "the first task is before any forgetting and is not judged"
+    assert stages(70.5) == {"cifar10": "open"}
+    assert stages(60.0) == {"cifar10": "no"}
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.says[:40])
+def test_every_claim_is_about_a_campaign_that_can_judge_it(claim: Claim) -> None:
+    campaign = find(claim.campaign)
+    entries = [
+        entry(cell.group, method, (50.0, 1.0), cell.at, after_tasks=[(50.0, 1.0)] * 5, gamma_variation=(0.1, 0.01))
+        for cell in campaign.cells
+        for method in cell.methods
+    ]
+    findings = claim.judge(summary(claim.campaign, *entries))
+    assert findings
+    assert {f.verdict for f in findings} <= {"open", "yes"}, "equal numbers contradict nothing"
+    assert not claim.judge(summary(claim.campaign))
+
+
+# --- the document ----------------------------------------------------------------------------------------
+
+
+def kept(folder: Path, *summaries: Summary) -> Path:
+    for s in summaries:
+        home = folder / s.scale
+        home.mkdir(parents=True, exist_ok=True)
+        (home / f"{s.campaign}.json").write_text(json.dumps(s.to_dict()))
+    return folder
+
+
+def table() -> tuple[Entry, ...]:
+    return (
+        entry("cifar10", "finetune", (60.0, 2.0), paper_accuracy=(72.6, 1.0), gradients=40.0, megabytes=100.0),
+        entry("cifar10", "replay", (82.0, 1.0), paper_accuracy=(84.0, 10.0), slip="it cannot be"),
+        entry("cifar10", "cflag", (80.0, 1.5), paper_accuracy=(89.3, 5.0)),
+    )
+
+
+def test_a_cell_has_theirs_and_ours_with_the_gap_and_the_mark_of_another_scale(tmp_path: Path) -> None:
+    text = make_ledger(kept(tmp_path, summary("table-iid", *table())))
+    head, _, first, second, third = text[text.index("|  | Acc, printed") :].splitlines()[:5]
+    cells = dict(zip(head.split("|")[2:-1], second.split("|")[2:-1], strict=True))
+    assert {k.strip(): v.strip() for k, v in cells.items()} == {
+        "Acc, printed": "84.0 ± 10.0 ‡", "Acc, lite ≠": "82.0 ± 1.0",
+        "to C-FLAG, printed": "-5.3", "to C-FLAG, lite ≠": "+2.0",
+        "Forget, lite ≠": "5.0 ± 1.0", "k gradients, lite ≠": "–", "MB, lite ≠": "–", "seeds, lite ≠": "3",
+    }  # fmt: skip
+    assert first.startswith("| Fine-FL | 72.6 ± 1.0 | 60.0 ± 2.0 | -16.7 | -20.0 |")
+    assert third.startswith("| C-FLAG | 89.3 ± 5.0 | 80.0 ± 1.5 | – | – |")
+    assert "‡ Erg-FL: it cannot be." in text
+    assert "2 of 3 pairs of methods stand in the paper's order" in text, "of the three only Erg-FL and C-FLAG swap"
+    assert "seeds 1234, 1235, 1236, 2025-05-03, commit abc1234" in text
+    assert "| `table-noniid` | Task-incremental, non-IID (ζ = 0.1) | – | – | – |" in text
+
+
+def test_two_scales_stand_side_by_side_and_the_papers_own_has_no_mark(tmp_path: Path) -> None:
+    exact = summary("table-iid", *table()[::2], scale="paper")
+    text = make_ledger(kept(tmp_path, summary("table-iid", *table()), exact))
+    assert "Acc, printed | Acc, lite ≠ | Acc, paper | " in text
+    assert "| Erg-FL | 84.0 ± 10.0 ‡ | 82.0 ± 1.0 | – |" in text
+    assert "- scale `paper`: `cflag reproduce table-iid`" in text
+
+
+def test_failures_are_told(tmp_path: Path) -> None:
+    text = make_ledger(kept(tmp_path, replace(summary("table-iid", *table()), failed=["cifar10_ewc_1: diverged"])))
+    assert "  - failed: cifar10_ewc_1: diverged" in text
+
+
+def test_the_command_takes_summaries_in_and_writes_the_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, docs = tmp_path / "runs", tmp_path / "docs"
+    runs.mkdir()
+    (runs / "table-iid.json").write_text(json.dumps(summary("table-iid", *table()).to_dict()))
+    (runs / "table-iid.png").write_bytes(b"picture")
+    assert main(["ledger", str(runs), "--into", str(docs)]) == 0
+    assert (docs / "results" / "lite" / "table-iid.png").read_bytes() == b"picture"
+    assert "82.0 ± 1.0" in (docs / "results.md").read_text()
+    assert "(results/lite/table-iid.png)" in (docs / "results.md").read_text()
+    assert main(["ledger", str(tmp_path / "nothing"), "--into", str(docs)]) != 0
+    assert "holds no summary of a table or figure" in capsys.readouterr().err
+    (runs / "table-iid.json").write_text("{}")
+    assert main(["ledger", str(runs), "--into", str(docs)]) != 0
+    assert "is not a summary that cflag reproduce wrote" in capsys.readouterr().err
+
+
+def test_our_ledger_is_what_its_summaries_say() -> None:
+    """docs/results.md is never edited by hand."""
+    assert (DOCS / "results.md").read_text() == make_ledger(DOCS / "results")
+
+
+def test_our_summaries_have_the_printed_numbers() -> None:
+    for path in DOCS.glob("results/*/*.json"):
+        raw = json.loads(path.read_text())
+        assert path.stem == raw["campaign"]
+        assert path.stem in CAMPAIGNS
+        for e in raw["entries"]:
+            row = f"{e['at']:g}" if path.stem == "table-clients" else e["method"]
+            theirs = printed().get(path.stem, {}).get(e["group"], {}).get(row)
+            assert (e["paper_accuracy"] or [None])[0] == (theirs[0] if theirs else None)
