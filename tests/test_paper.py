@@ -150,6 +150,18 @@ def test_a_dry_run_says_what_it_would_take_and_runs_nothing(
     assert plan.disk_mb > 0
 
 
+def test_so_far_shows_what_is_finished_and_runs_nothing(
+    small: Campaign, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", "table-iid", "--methods", "cflag", "--seeds", "1", "--out", str(tmp_path)]) == 0
+    assert main(["reproduce", "table-iid", "--seeds", "1,2", "--out", str(tmp_path), "--so-far"]) == 0
+    capsys.readouterr()
+    summary = json.loads((tmp_path / "table-iid.json").read_text())
+    assert {e["method"]: e["seeds"] for e in summary["entries"]} == {"finetune": [], "cflag": [1]}
+    assert summary["command"] == "cflag reproduce table-iid --scale lite --seeds 1,2"
+    assert len(list(tmp_path.glob("digits*"))) == 1
+
+
 def test_a_sum_up_of_half_a_campaign(small: Campaign, tmp_path: Path) -> None:
     summary = summarise(small, "lite", [1], tmp_path, "command")
     assert [e.accuracy for e in summary.entries] == [None, None]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from cflag import run
 from cflag.cli import main
-from cflag.report.page import find_results, make_page
-from cflag.report.svg import Axis, Line, curves
+from cflag.report.page import by_benchmark, find_results, make_page
+from cflag.report.svg import Axis, Line, Rug, curves, heat
 
 QUICK: dict[str, Any] = {"tasks": 2, "rounds": 2, "clients": 3, "width": 8, "workers": 1}
 VOID = {"meta", "link", "br", "img", "input"}
@@ -76,6 +76,45 @@ def test_the_numbers_are_the_runs(runs: Path) -> None:
                 assert f">{100 * value:.0f}</text>" in page
 
 
+def test_runs_of_several_benchmarks_get_a_part_each_and_one_table(runs: Path, tmp_path: Path) -> None:
+    for zeta in (0.5, 5.0):
+        run("digits", out=tmp_path / str(zeta), method="finetune", zeta=zeta, **QUICK)
+    results = [*find_results([runs]), *find_results([tmp_path])]
+    groups = by_benchmark(results)
+    assert {name: [r.method for r in mine] for name, mine in groups.items()} == {
+        "digits, task-incremental, zeta = 100000": ["cflag", "finetune"],
+        "digits, task-incremental, zeta = 0.5": ["finetune"],
+        "digits, task-incremental, zeta = 5": ["finetune"],
+    }
+    page = make_page(results, "x")
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert tags.seen["table"] == 4, "one of all, and one each"
+    names = re.findall(r'<figure id="([^"]+)"', page)
+    assert len(names) == len(set(names)), "a saved figure is named after its id"
+
+
+def test_the_band_reaches_from_the_worst_seed_to_the_best(tmp_path: Path) -> None:
+    results = [run("digits", out=tmp_path / str(seed), method="finetune", seed=seed, **QUICK) for seed in (1, 2)]
+    page = make_page(results, "x")
+    (points,) = re.findall(r'<polygon class="band f0" points="([^"]+)"', page)
+    ys = [float(pair.split(",")[1]) for pair in points.split()]
+    ends = sorted(100 * r.average_accuracy for r in results)
+    middle = re.findall(r'<circle class="f0" r="3" cx="[^"]+" cy="([^"]+)"', page)
+    assert len(ys) == 4, "two tasks there and back"
+    assert ys[1] >= float(middle[1]) >= ys[2], "pixels count downwards"
+    assert (ys[1] > ys[2]) == (ends[1] > ends[0])
+
+
+def test_what_is_not_learned_yet_is_faint_and_many_classes_are_small() -> None:
+    squares = heat([[0.9, 0.9], [0.9, 0.9]], "x", "y", faint=lambda i, j: j > i)
+    assert squares.count('class="value faint"') == 1
+    small = heat([[0.5] * 100], "x", "y", first=(0, [7] * 100))
+    assert 'class="value"' not in small
+    assert "<title>y 0, 7: 50</title>" in small
+
+
 def test_nothing_to_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 2
     assert "holds no finished run" in capsys.readouterr().err
@@ -89,6 +128,13 @@ def test_ticks_are_round_and_within(low: float, span: float) -> None:
     assert all(low - 1e-6 * span <= tick <= low + span * (1 + 1e-6) + 1e-9 for tick in ticks)
     assert axis.at(low) == 0
     assert axis.at(low + span) == pytest.approx(100)
+
+
+def test_a_rug_marks_its_moments() -> None:
+    drawn = curves([Line("a", [(1.0, 0.1), (2.0, 0.2), (3.0, 0.3)], 0)], "x", "y", rugs=[Rug("r", [2.0], 1)])
+    (x, width) = re.findall(r'<rect class="f1" x="([^"]+)" y="[^"]+" width="([^"]+)"', drawn)[0]
+    centre = re.findall(r'<circle class="f0" r="3" cx="([^"]+)"', drawn)[1]
+    assert float(x) + float(width) / 2 == pytest.approx(float(centre), abs=0.2)
 
 
 def test_curves_without_points_say_so() -> None:

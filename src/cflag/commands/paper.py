@@ -40,6 +40,7 @@ def add_reproduce(commands: Commands) -> None:
     reproduce.add_argument("--out", type=Path, metavar="DIR", help="repeat the command to go on "
                            "(default: runs/reproduce-SCALE)")  # fmt: skip
     reproduce.add_argument("--dry-run", action="store_true", help="say what would run, how long, how much disk")
+    reproduce.add_argument("--so-far", action="store_true", help="run nothing; show what is finished")
     reproduce.set_defaults(command=_reproduce)
 
 
@@ -94,8 +95,10 @@ def _reproduce(args: argparse.Namespace) -> None:
     if args.dry_run:
         _estimate(console, campaigns, jobs, at_once, out)
         return
-    with Overview(console) as overview:
-        failed = carry_out(jobs, at_once, overview.update)
+    failed: dict[Job, str] = {}
+    if not args.so_far:
+        with Overview(console) as overview:
+            failed = carry_out(jobs, at_once, overview.update)
     for campaign in campaigns:
         mine = [failed[job] for job in campaign.jobs(args.scale, seeds, out) if job in failed]
         summary = summarise(campaign, args.scale, seeds, out, _command(campaign.name, args), mine)

@@ -1,5 +1,13 @@
 "use strict";
-// Tables sort by a click (or Enter) on a heading; figures can be saved as SVG or PNG. Nothing else needs a script.
+// Tables sort by a click (or Enter) on a heading, figures can be saved as SVG or PNG, and a link to a part that is folded
+// unfolds it. Nothing else needs a script.
+function unfold() {
+  const part = location.hash && document.querySelector(`${location.hash} > details`);
+  if (part) part.open = true;
+}
+window.addEventListener("hashchange", unfold);
+unfold();
+
 for (const table of document.querySelectorAll("table.sort")) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
 WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 40
+LEFT, RIGHT, TOP, BOTTOM = 72, 14, 14, 48
 Point = tuple[float, float]
 
 
@@ -20,6 +20,17 @@ class Line:
     points: Sequence[Point]
     colour: int
     dots: bool = True
+    band: Sequence[tuple[float, float, float]] = ()
+    """From where to where it may be, at each x."""
+
+
+@dataclass(frozen=True)
+class Rug:
+    """Moments that are marked along the x axis, such as rounds in which something happened."""
+
+    name: str
+    at: Sequence[float]
+    colour: int
 
 
 @dataclass(frozen=True)
@@ -48,34 +59,66 @@ def _round_step(rough: float) -> float:
     return next(m * power for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
 
 
-def curves(lines: Sequence[Line], x: str, y: str, marks: Sequence[tuple[float, str]] = ()) -> str:
+def curves(
+    lines: Sequence[Line],
+    x: str,
+    y: str,
+    marks: Sequence[tuple[float, str]] = (),
+    rugs: Sequence[Rug] = (),
+) -> str:
     """Draw curves over one pair of axes; `marks` are vertical lines with a name, such as where a task begins."""
     points = [point for line in lines for point in line.points]
     if not points:
         return '<p class="none">nothing to draw: these runs did not measure it</p>'
-    xs, ys = [p[0] for p in points], [p[1] for p in points]
+    xs = [p[0] for p in points]
+    ys = [p[1] for p in points] + [edge for line in lines for _, *edges in line.band for edge in edges]
     low, high = min(ys), max(ys)
     room = 0.06 * (high - low or abs(high) or 1.0)
     across = Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT)
-    up = Axis(low - room, high + room, HEIGHT - BOTTOM, TOP)
-    parts = [*_frame(across, up, x, y)]
-    for at, name in marks:
-        parts.append(
-            f'<line class="mark" x1="{across.at(at):.1f}" x2="{across.at(at):.1f}" y1="{TOP}" y2="{up.start}"/>'
-        )
-        parts.append(f'<text class="small" x="{across.at(at) + 3:.1f}" y="{TOP + 9}">{escape(name)}</text>')
+    up = Axis(low - room * (1 + len(rugs)), high + room, HEIGHT - BOTTOM, TOP)
+    parts = [*_frame(across, up, x, y), *_marks(across, up, marks)]
     for line in lines:
-        if not line.points:
-            continue
-        path = " ".join(f"{across.at(a):.1f},{up.at(b):.1f}" for a, b in line.points)
-        parts.append(f'<polyline class="c{line.colour}" points="{path}"><title>{escape(line.name)}</title></polyline>')
-        for a, b in line.points if line.dots else ():
-            where = f'cx="{across.at(a):.1f}" cy="{up.at(b):.1f}"'
-            parts.append(
-                f'<circle class="f{line.colour}" r="3" {where}><title>{escape(line.name)}: {b:.4g}</title></circle>'
-            )
-    legend = "".join(f'<span><i class="b{line.colour}"></i>{escape(line.name)}</span>' for line in lines if line.points)
-    return f'{_svg("".join(parts), WIDTH, HEIGHT)}<p class="legend">{legend}</p>'
+        parts += _line(line, across, up)
+    for k, rug in enumerate(rugs):
+        parts += _rug(rug, across, up.start - 7 * (len(rugs) - k))
+    names = [(line.name, line.colour) for line in lines if line.points] + [(r.name, r.colour) for r in rugs if r.at]
+    legend = "".join(f'<span><i class="b{colour}"></i>{escape(name)}</span>' for name, colour in names)
+    return f'{_svg("".join(parts), WIDTH, HEIGHT, "chart")}<p class="legend">{legend}</p>'
+
+
+def _marks(across: Axis, up: Axis, marks: Sequence[tuple[float, str]]) -> list[str]:
+    parts = []
+    for at, name in marks:
+        where = f"{across.at(at):.1f}"
+        parts.append(f'<line class="mark" x1="{where}" x2="{where}" y1="{TOP}" y2="{up.start}"/>')
+        parts.append(f'<text class="small" x="{across.at(at) + 3:.1f}" y="{TOP + 9}">{escape(name)}</text>')
+    return parts
+
+
+def _line(line: Line, across: Axis, up: Axis) -> list[str]:
+    if not line.points:
+        return []
+    parts = []
+    if line.band:
+        there = [f"{across.at(a):.1f},{up.at(b):.1f}" for a, b, _ in line.band]
+        back = [f"{across.at(a):.1f},{up.at(c):.1f}" for a, _, c in reversed(line.band)]
+        parts.append(f'<polygon class="band f{line.colour}" points="{" ".join(there + back)}"/>')
+    path = " ".join(f"{across.at(a):.1f},{up.at(b):.1f}" for a, b in line.points)
+    parts.append(f'<polyline class="c{line.colour}" points="{path}"><title>{escape(line.name)}</title></polyline>')
+    for a, b in line.points if line.dots else ():
+        where = f'cx="{across.at(a):.1f}" cy="{up.at(b):.1f}"'
+        title = f"<title>{escape(line.name)}: {b:.4g}</title>"
+        parts.append(f'<circle class="f{line.colour}" r="3" {where}>{title}</circle>')
+    return parts
+
+
+def _rug(rug: Rug, across: Axis, y: float) -> list[str]:
+    width = max(1.5, across.at(across.low + 1) - across.start - 0.5)
+    return [
+        f'<rect class="f{rug.colour}" x="{across.at(t) - width / 2:.1f}" y="{y:.1f}" width="{width:.1f}" height="5">'
+        f"<title>{escape(rug.name)}: {t:g}</title></rect>"
+        for t in rug.at
+    ]
 
 
 def _frame(across: Axis, up: Axis, x: str, y: str) -> list[str]:
@@ -86,7 +129,7 @@ def _frame(across: Axis, up: Axis, x: str, y: str) -> list[str]:
         parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{value:g}</text>')
     for value in across.ticks(8, least=1.0):
         parts.append(
-            f'<text x="{across.at(value):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:g}</text>'
+            f'<text x="{across.at(value):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{value:g}</text>'
         )
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x)}</text>')
@@ -102,40 +145,47 @@ def heat(
     y: str,
     unit: str = "%",
     top: float = 1.0,
-    first: tuple[int, int] = (1, 1),
+    first: tuple[int, int | Sequence[int]] = (1, 1),
+    faint: Callable[[int, int], bool] = lambda i, j: False,
 ) -> str:
     """Draw a matrix as coloured squares with their values, from 0 to `top`; None is left empty.
 
-    `first` is what rows and columns are numbered from.
+    `first` is what rows and columns are numbered from, or the columns' own numbers. Squares get smaller where there are
+    many columns, and then have their values only when pointed at.
     """
-    cell, left, above = 44, 64, 26
-    wide, tall = left + cell * max(len(row) for row in rows) + 8, above + cell * len(rows) + 34
-    parts = []
+    count = max(len(row) for row in rows)
+    cell = 44 if count <= 12 else 30 if count <= 24 else 12
+    left, above, values = 64, 26, cell >= 30
+    wide, tall = left + cell * count + 8, above + cell * len(rows) + 34
+    names = first[1] if isinstance(first[1], Sequence) else range(first[1], first[1] + count)
+    parts = [
+        f'<text x="{left + cell * (j + 0.5) - 1:g}" y="{above - 8}" text-anchor="middle">{name}</text>'
+        for j, name in enumerate(names)
+        if values or j % 10 == 0
+    ]
     for i, row in enumerate(rows):
-        parts.append(f'<text x="{left - 8}" y="{above + cell * i + 27}" text-anchor="end">{i + first[0]}</text>')
+        middle = above + cell * (i + 0.5) + 3
+        parts.append(f'<text x="{left - 8}" y="{middle:g}" text-anchor="end">{i + first[0]}</text>')
         for j, value in enumerate(row):
-            if i == 0:
-                parts.append(
-                    f'<text x="{left + cell * j + 21}" y="{above - 8}" text-anchor="middle">{j + first[1]}</text>'
-                )
             if value is None:
                 continue
             share = min(1.0, max(0.0, value / top)) if top else 0.0
             where = f'x="{left + cell * j}" y="{above + cell * i}" width="{cell - 2}" height="{cell - 2}"'
             shown = f"{100 * value:.0f}" if unit == "%" else f"{value:g}"
-            parts.append(f'<rect class="heat" rx="4" {where} style="opacity:{0.06 + 0.94 * share:.2f}"/>')
-            dark = " on" if share > 0.55 else ""
-            parts.append(f'<text class="value{dark}" x="{left + cell * j + 21}" y="{above + cell * i + 26}" '
-                         f'text-anchor="middle">{shown}</text>')  # fmt: skip
+            look = (0.06 + 0.94 * share) * (0.3 if faint(i, j) else 1.0)
+            title = f"<title>{escape(y)} {i + first[0]}, {names[j]}: {shown}</title>"
+            parts.append(f'<rect class="heat" rx="{cell // 11}" {where} style="opacity:{look:.2f}">{title}</rect>')
+            if values:
+                kind = "value on" if look > 0.55 else "value faint" if faint(i, j) else "value"
+                at = f'x="{left + cell * (j + 0.5) - 1:g}" y="{middle:g}"'
+                parts.append(f'<text class="{kind}" {at} text-anchor="middle">{shown}</text>')
     parts.append(f'<text x="{left}" y="{tall - 8}">{escape(x)}</text>')
-    parts.append(
-        f'<text x="14" y="{tall / 2}" text-anchor="middle" transform="rotate(-90 14 {tall / 2})">{escape(y)}</text>'
-    )
-    return _svg("".join(parts), wide, tall, fixed=True)
+    turn = f'transform="rotate(-90 14 {tall / 2})"'
+    parts.append(f'<text x="14" y="{tall / 2}" text-anchor="middle" {turn}>{escape(y)}</text>')
+    return f'<div class="wide">{_svg("".join(parts), wide, tall, "matrix", f"width:{wide}px")}</div>'
 
 
-def _svg(inner: str, wide: float, tall: float, fixed: bool = False) -> str:
-    style = f' style="max-width:{wide:.0f}px"' if fixed else ""
-    return (
-        f'<svg viewBox="0 0 {wide:.0f} {tall:.0f}" role="img" xmlns="http://www.w3.org/2000/svg"{style}>{inner}</svg>'
-    )
+def _svg(inner: str, wide: float, tall: float, kind: str, style: str = "") -> str:
+    look = f' style="{style}"' if style else ""
+    box = f'viewBox="0 0 {wide:.0f} {tall:.0f}"'
+    return f'<svg class="{kind}" {box} role="img" xmlns="http://www.w3.org/2000/svg"{look}>{inner}</svg>'
