@@ -2,11 +2,14 @@
 
 PYTHON ?= python3.11
 BIN := .venv/bin
+DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test lint types unit format bench bench-peers faults clean
+.PHONY: demo test lint types unit format bench bench-peers faults ledger clean
 
 demo: .venv/ready
-	$(BIN)/cflag run digits --methods cflag,finetune
+	$(BIN)/cflag run digits --methods cflag,finetune --out $(DEMO)
+	$(BIN)/cflag report $(DEMO) --out $(DEMO)/report.html --title "Split-Digits: C-FLAG and fine-tuning"
+	@echo "open it in a browser: $(DEMO)/report.html"
 
 test: lint types unit
 
@@ -36,6 +39,10 @@ bench-peers: .venv/ready .venv-peers/ready
 # Breaks a real deployment on this machine in eight ways, about twenty minutes.
 faults: .venv/ready
 	$(BIN)/python -m benchmarks.faults
+
+# Writes docs/results.md anew from the summaries in docs/results; cflag ledger DIR takes in new ones.
+ledger: .venv/ready
+	$(BIN)/cflag ledger
 
 .venv-peers/ready: benchmarks/peers/requirements.txt
 	$(PYTHON) -m venv .venv-peers

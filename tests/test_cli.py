@@ -14,7 +14,7 @@ import pytest
 import cflag
 from cflag.cli import main
 from cflag.commands.looking import KINDS
-from cflag.config import parse_setting, resolve
+from cflag.config import load_raw, parse_setting, resolve
 from cflag.errors import UserError
 from cflag.paper.campaigns import CAMPAIGNS, SCALES, SOURCES
 from cflag.presets import preset_names
@@ -152,6 +152,21 @@ def test_unknown_preset_and_missing_or_broken_file(tmp_path: Path, capsys: pytes
     (tmp_path / "bad.toml").write_text("rounds = = 3")
     assert "not a readable TOML file" in fails(["run", str(tmp_path / "bad.toml")], capsys)
     assert "not a whole number" in fails(["run", "--seeds", "1,x"], capsys)
+
+
+def test_a_file_stands_on_its_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text('base = "digits"\nrounds = 3\n[memory]\nper_task = 40\n[cflag]\nbeta = 0.07\n')
+    second.write_text(f'base = "{first}"\n[cflag]\nalpha = 0.03\n')
+    digits, config = resolve(load_raw("digits")), resolve(load_raw(str(second)))
+    assert (config.rounds, config.memory.per_task, config.settings.beta, config.settings.alpha) == (3, 40, 0.07, 0.03)
+    assert (config.tasks, config.memory.sample, config.width) == (digits.tasks, digits.memory.sample, digits.width)
+    first.write_text(f'base = "{second}"\n')
+    assert "built on itself" in fails(["show", str(first)], capsys)
+    first.write_text("base = 3\n")
+    assert "must be the name of a preset or of a .toml file" in fails(["show", str(first)], capsys)
+    first.write_text('base = "digit"\n')
+    assert "did you mean 'digits'" in fails(["show", str(first)], capsys)
 
 
 def test_missing_data_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,6 +63,16 @@ def test_presets_exist_for_every_source_and_scale() -> None:
     for source in campaigns.SOURCES:
         for scale in SCALES:
             assert f"{source}-{scale}" in preset_names()
+    for campaign in ("table-class-iid", "table-class-noniid"):
+        for cell in find(campaign).cells:
+            for scale in SCALES:
+                assert cell.raw(scale)["scenario"] == "class"
+
+
+def test_class_incremental_runs_have_rates_of_their_own_at_lite_scale() -> None:
+    rates = [load_raw(f"cifar100{kind}-lite")["lwf"] for kind in ("", "-class")]
+    assert rates[0] != rates[1]
+    assert load_raw("cifar10-class-lite")["lwf"] == rates[1]
 
 
 def test_the_papers_own_settings() -> None:
