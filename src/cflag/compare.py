@@ -38,8 +38,9 @@ class Job:
         return self.config.tasks * self.config.rounds
 
     def done(self) -> int:
-        """How many of them are finished."""
-        return RunFolder(self.folder).rounds_done()
+        """How many of them are finished; asked several times a second, so files of finished runs are not read."""
+        folder = RunFolder(self.folder)
+        return self.rounds if folder.finished else folder.rounds_done()
 
 
 def plan(raw: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int], budget: Budget, out: Path) -> list[Job]:
