@@ -153,13 +153,19 @@ class RoundsBar:
 
 
 class Overview(RoundsBar):
-    """The progress of several runs at once, counted anew each time."""
+    """The progress of several runs at once, counted anew each time; lines where there is no terminal."""
+
+    told = 0
 
     def update(self, jobs: Sequence[Any]) -> None:
         """Count the rounds that are done."""
-        done, total = sum(job.done() for job in jobs), sum(job.rounds for job in jobs)
-        finished = sum(job.done() == job.rounds for job in jobs)
+        counts = [(job.done(), job.rounds) for job in jobs]
+        done, total = sum(done for done, _ in counts), sum(rounds for _, rounds in counts)
+        finished = sum(done == rounds for done, rounds in counts)
         self.progress.update(self.bar, completed=done, total=total, description=f"{finished}/{len(jobs)} runs")
+        if self.progress.disable and finished > self.told:
+            self.progress.console.print(f"{finished} of {len(jobs)} runs, {done} of {total} rounds", highlight=False)
+        self.told = finished
 
 
 def matrix_table(result: Result) -> Table:
