@@ -113,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--sources", metavar="NAME,NAME,...", help="only these data sets (default: all)")
     reproduce.add_argument("--seeds", default="1234,1235,1236", metavar="N,N,...")
     reproduce.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at once (default: one a core)")
+    reproduce.add_argument("--log", default="", metavar="NAME,NAME", help="log the runs: tensorboard, mlflow or both")
     reproduce.add_argument("--data-dir", metavar="DIR", help="where data sets are (default: $CFLAG_DATA)")
     reproduce.add_argument("--out", type=Path, metavar="DIR", help="repeat the command to go on "
                            "(default: runs/reproduce-SCALE)")  # fmt: skip
@@ -429,7 +430,7 @@ def _tune(args: argparse.Namespace) -> None:
 def _reproduce(args: argparse.Namespace) -> None:
     from cflag.paper.campaigns import CAMPAIGNS, chosen, find
     from cflag.paper.present import as_text, write
-    from cflag.paper.reproduce import carry_out, default_out, estimate
+    from cflag.paper.reproduce import carry_out, default_out, estimate, logged
     from cflag.paper.summary import summarise
     from cflag.results.display import Overview, PatientConsole
 
@@ -444,7 +445,7 @@ def _reproduce(args: argparse.Namespace) -> None:
     campaigns = list(CAMPAIGNS.values()) if args.name == "all" else [find(args.name)]
     campaigns = [chosen(campaign, methods, sources) for campaign in campaigns]
     out, at_once = args.out or default_out(args.scale), args.jobs or cores()
-    jobs = list(dict.fromkeys(job for c in campaigns for job in c.jobs(args.scale, seeds, out)))
+    jobs = logged(list(dict.fromkeys(job for c in campaigns for job in c.jobs(args.scale, seeds, out))), args.log)
     if args.dry_run:
         with console.status("timing a few gradients of each benchmark"):
             plan = estimate(jobs, at_once)

@@ -15,6 +15,7 @@ from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError
 from cflag.experiment import Experiment
 from cflag.results.folder import RunFolder
+from cflag.results.loggers import require_loggers
 from cflag.safety import one_thread
 
 FORWARD = 1 / 3
@@ -27,6 +28,12 @@ def carry_out(jobs: Sequence[Job], at_once: int, watch: Callable[[Sequence[Job]]
     prepare(jobs)
     run_all(jobs, at_once, watch, lambda job, error: failed.append(_told(job, error)))
     return failed
+
+
+def logged(jobs: Sequence[Job], log: str) -> list[Job]:
+    """Let the runs of a campaign be logged elsewhere, too."""
+    require_loggers(log)
+    return [replace(job, config=replace(job.config, log=log)) for job in jobs]
 
 
 def _told(job: Job, error: CflagError) -> str:

@@ -14,7 +14,7 @@ from cflag.data.benchmark import Benchmark
 from cflag.errors import CflagError, UserError
 from cflag.report.svg import Line, curves, heat
 from cflag.results import table
-from cflag.results.folder import RunFolder
+from cflag.results.folder import RunFolder, runs_in
 from cflag.results.result import Result
 
 COLOURS = 8
@@ -24,7 +24,7 @@ def find_results(folders: Sequence[Path]) -> list[Result]:
     """Return the finished runs in these folders, or in folders in them."""
     results = []
     for root in folders:
-        found = [root, *sorted(path.parent for path in root.rglob("config.toml"))] if root.is_dir() else []
+        found = [root, *runs_in(root)] if root.is_dir() else []
         finished = [folder for folder in dict.fromkeys(found) if RunFolder(folder).finished]
         if not finished:
             raise UserError(f"{root} holds no finished run")
