@@ -6,6 +6,7 @@ run folder stays the truth: a logger that starts, or starts again, first takes f
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -44,8 +45,8 @@ NAMES = {
 """What keys of metrics.jsonl are called; the part before the slash is a heading in both tools."""
 RATES = ("alpha", "beta", "lambda")
 SPENT = ("gradients_current", "gradients_memory", "bytes_up", "bytes_down")
-LAST = "seconds"
-"""Every round has it, and it is written last: a round with it is whole."""
+TIME = "seconds"
+"""Every round has it: a round whose time is there is there."""
 SUMMARY = ("average_accuracy", "forgetting", "forgetting_max", "backward_transfer", "forward_transfer",
            "learning_accuracy")  # fmt: skip
 
@@ -211,7 +212,7 @@ class Logger(Quiet):
         step = (record["task"] - 1) * self.config.rounds + record["round"]
         if step not in self.logged:
             self.logged.add(step)
-            self.log(step, {**scalars(record), **{f"cost/{k}": v for k, v in self.spent.items()}, LAST: record[LAST]})
+            self.log(step, {**scalars(record), **{f"cost/{k}": v for k, v in self.spent.items()}, TIME: record[TIME]})
 
     def end(self, status: Status) -> None:
         """Sum a finished run up; close the log."""
@@ -248,46 +249,39 @@ class TensorBoardLogger(Logger):
     title = "TensorBoard"
 
     def open(self, done: int) -> set[int]:
-        """Go on after the last whole round that is there; what comes after it in older files counts no more."""
+        """Go on after the rounds that are there; any beyond those that are done count no more."""
         from torch.utils.tensorboard import SummaryWriter
 
         path = self.folder.path / "tensorboard"
         there = _events(path)
-        whole = _leading(step for tag, step in there if tag == LAST)
-        whole = min(whole, done)
-        if any(tag.startswith("result/") for tag, _ in there):  # died while it summed up: all of that once more
-            whole = min(whole, self.config.tasks * self.config.rounds - 1)
-        self.writer = SummaryWriter(str(path), purge_step=whole + 1 if there else None)
-        if not any(tag.startswith("config") for tag, _ in there):
+        self.summed_up = any(tag.startswith("result/") for tag, _ in there)
+        self.writer = SummaryWriter(str(path), purge_step=done + 1 if there and not self.summed_up else None)
+        if not there:
             self.writer.add_text("config", f"```toml\n{self.config.to_toml()}```", 0)
-        return set(range(1, whole + 1))
+        return {step for tag, step in there if tag == TIME and step <= done}
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Write a round at once: who looks wants to see it."""
-        for name, value in values.items():
-            self._scalar(name, value, step)
-        self.writer.flush()
+        self._write([_scalar(name, value) for name, value in values.items()], step)
 
-    def _scalar(self, name: str, value: float, step: int) -> None:
-        # The old style has single precision only, and other numbers than metrics.jsonl.
-        self.writer.add_scalar(name, value, step, new_style=True, double_precision=True)
+    def _write(self, parts: Iterable[Any], step: int) -> None:
+        """Write one event, which is in the file as a whole or not at all; not every reader heeds `purge_step`."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        whole = Summary(value=[value for part in parts for value in part.value])
+        self.writer._get_file_writer().add_summary(whole, step)
+        self.writer.flush()
 
     def sum_up(self, result: Mapping[str, Any]) -> None:
         """Add what the run came to, its settings beside it, and the figures."""
-        import numpy as np
-        from PIL import Image
         from torch.utils.tensorboard.summary import hparams
 
-        last, found = self.config.tasks * self.config.rounds, summary(result)
-        for name, value in found.items():
-            self._scalar(name, value, last)
-        for path in sorted((self.folder.path / "figures").glob("*.png")):
-            with Image.open(path) as image:
-                pixels = np.asarray(image.convert("RGB"))
-            self.writer.add_image(f"figures/{path.stem}", pixels, last, dataformats="HWC")
-        # SummaryWriter.add_hparams would make a second run of it, in a folder of its own.
-        for part in hparams(settings(self.config), dict(found)):
-            self.writer._get_file_writer().add_summary(part, last)
+        found = summary(result)
+        parts = [_scalar(name, value) for name, value in found.items()]
+        parts += [_image(path) for path in sorted((self.folder.path / "figures").glob("*.png"))]
+        parts += hparams(settings(self.config), dict(found))  # SummaryWriter.add_hparams would make a run of its own
+        if not self.summed_up:
+            self._write(parts, self.config.tasks * self.config.rounds)
 
     def close(self, status: Status) -> None:
         """Close the file."""
@@ -312,7 +306,7 @@ class MlflowLogger(Logger):
         self.run = run.info.run_id
         self.client.update_run(self.run, status="RUNNING")
         self._log_settings(run.data.params)
-        return {metric.step for metric in self.client.get_metric_history(self.run, LAST)}
+        return {metric.step for metric in self.client.get_metric_history(self.run, TIME)}
 
     def _client(self) -> Any:
         # Unless the environment says otherwise: tell nobody that it is used, and do not hold the run up for minutes
@@ -324,7 +318,7 @@ class MlflowLogger(Logger):
 
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it tells of every table it makes
         self.home = self.folder.path.absolute().parent
-        return MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.home / STORE}")
+        return MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or _own_store(self.home))
 
     def _kept(self) -> Any:
         """Return the run that was begun; None where the store does not have it, or it was deleted there."""
@@ -395,6 +389,25 @@ class MlflowLogger(Logger):
             self._client().set_terminated(kept["run"], status)
 
 
+def _own_store(home: Path) -> str:
+    """Return the address of the store beside the runs, made where there is none.
+
+    Making it takes many steps. A run that was killed, or two at once, would leave one that nobody can open: so it is
+    made aside, by one process at a time, and put in its place in one step.
+    """
+    from mlflow import MlflowClient
+
+    path, fresh = home / STORE, home / f"{STORE}.new"
+    with open(home / f".{STORE}.lock", "w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            for left in (fresh, home / f"{fresh.name}-journal"):
+                left.unlink(missing_ok=True)
+            MlflowClient(tracking_uri=f"sqlite:///{fresh}").search_experiments(max_results=1)
+            os.replace(fresh, path)
+    return f"sqlite:///{path}"
+
+
 LOGGERS: dict[str, type[Logger]] = {"mlflow": MlflowLogger, "tensorboard": TensorBoardLogger}
 
 
@@ -433,12 +446,20 @@ def _records(folder: RunFolder) -> list[dict[str, Any]]:
     return [json.loads(line) for line in folder.metrics.read_text().splitlines()]
 
 
-def _leading(steps: Iterable[int]) -> int:
-    """Return how many steps are there without a gap, from the first."""
-    there, count = set(steps), 0
-    while count + 1 in there:
-        count += 1
-    return count
+def _scalar(name: str, value: float) -> Any:
+    from torch.utils.tensorboard.summary import scalar
+
+    # The old style has single precision, and so other numbers than metrics.jsonl.
+    return scalar(name, value, new_style=True, double_precision=True)
+
+
+def _image(path: Path) -> Any:
+    import numpy as np
+    from PIL import Image
+    from torch.utils.tensorboard.summary import image
+
+    with Image.open(path) as figure:
+        return image(f"figures/{path.stem}", np.asarray(figure.convert("RGB")), dataformats="HWC")
 
 
 def _events(path: Path) -> set[tuple[str, int]]:
