@@ -265,7 +265,7 @@ class TensorBoardLogger(Logger):
         self._write([_scalar(name, value) for name, value in values.items()], step)
 
     def _write(self, parts: Iterable[Any], step: int) -> None:
-        """Write one event, which is in the file as a whole or not at all; not every reader heeds `purge_step`."""
+        """Write one event, which is in the file as a whole or not at all."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         whole = Summary(value=[value for part in parts for value in part.value])
@@ -449,8 +449,7 @@ def _records(folder: RunFolder) -> list[dict[str, Any]]:
 def _scalar(name: str, value: float) -> Any:
     from torch.utils.tensorboard.summary import scalar
 
-    # The old style has single precision, and so other numbers than metrics.jsonl.
-    return scalar(name, value, new_style=True, double_precision=True)
+    return scalar(name, value)  # in single precision: the reader behind TensorBoard's page leaves out what has more
 
 
 def _image(path: Path) -> Any:
