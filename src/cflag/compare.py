@@ -116,8 +116,11 @@ def prepare(jobs: Sequence[Job]) -> None:
     for job in jobs:
         if not (job.folder / "config.toml").exists():
             RunFolder.create(job.folder, job.config)
-        elif RunFolder.open(job.folder).config().numbers() != job.config.numbers():
+            continue
+        folder = RunFolder.open(job.folder)
+        if folder.config().numbers() != job.config.numbers():
             raise UserError(f"{job.folder} holds a run with other settings; choose another --out")
+        folder.log_to(job.config.log)
 
 
 def stop_at_failure(job: Job, error: CflagError) -> None:

@@ -29,6 +29,8 @@ from cflag.registry import get_method, method_names
 
 CUSTOM = "custom"
 """The name of a source or model that was handed over in Python."""
+LOGGERS = ("mlflow", "tensorboard")
+"""What `log` may name."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,9 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     """Worker processes; 0 means one a core, 1 means this process alone. Changes no number."""
     device: str = "cpu"
     data_dir: str = ""
+    log: str = ""
+    """Where else the rounds go, beside the run folder: `tensorboard`, `mlflow`, or both with a comma. Changes no
+    number."""
     memory: MemoryOptions = field(default_factory=MemoryOptions)
     settings: Any = None
     """The method's own settings; in a file, the table named like the method."""
@@ -80,7 +85,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
 
     def numbers(self) -> dict[str, Any]:
         """Return what decides a run's numbers, to tell whether a checkpoint belongs to this config."""
-        other = {"workers", "data_dir", "device", "min_clients", "deadline", "patience", *self.other_settings}
+        other = {"workers", "data_dir", "log", "device", "min_clients", "deadline", "patience", *self.other_settings}
         return {key: value for key, value in self.to_dict().items() if key not in other}
 
     def to_toml(self) -> str:
@@ -259,6 +264,16 @@ def _check(config: Config) -> None:
     MEMORIES.get(config.memory.kind)
     _check_memory(config.memory)
     _check_device(config)
+    log_names(config.log)
+
+
+def log_names(log: str) -> list[str]:
+    """Return the loggers that `log` names, each once; refuse one nobody knows."""
+    names = list(dict.fromkeys(name.strip() for name in log.split(",") if name.strip()))
+    for name in names:
+        if name not in LOGGERS:
+            raise unknown("logger", name, LOGGERS)
+    return names
 
 
 def _check_cohort(config: Config) -> None:

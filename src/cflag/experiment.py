@@ -31,6 +31,7 @@ from cflag.registry import get_method
 from cflag.results.display import Bar, Display, Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.history import History
+from cflag.results.loggers import catch_up, logged
 from cflag.results.result import Result
 from cflag.safety import cores, explain_failures, one_thread, require_flower, stop_requests
 from cflag.server import Server
@@ -109,6 +110,7 @@ class Experiment:
 
     def _run(self, folder: RunFolder, display: Display) -> Result:
         if folder.finished:
+            catch_up(display, self.config, folder)
             return Result.load(folder.path)
         if self.config.engine != "local":
             return self._simulate(folder, display)
@@ -129,9 +131,9 @@ class Experiment:
     def learn(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """Let an engine carry the experiment to its end, from wherever the folder says it is."""
         try:
-            return self._learn(engine, folder, display)
+            with logged(display, self.config, folder) as shown:
+                return self._learn(engine, folder, shown)
         finally:
-            display.stop()
             engine.close()
 
     def _learn(self, engine: Engine, folder: RunFolder, display: Display) -> Result:

@@ -36,6 +36,7 @@ def add_reproduce(commands: Commands) -> None:
     reproduce.add_argument("--sources", metavar="NAME,NAME,...", help="only these data sets (default: all)")
     reproduce.add_argument("--seeds", default=SEEDS, metavar="N,N,...")
     reproduce.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at once (default: one a core)")
+    reproduce.add_argument("--log", default="", metavar="NAME,NAME", help="log the runs: tensorboard, mlflow or both")
     reproduce.add_argument("--data-dir", metavar="DIR", help="where data sets are (default: $CFLAG_DATA)")
     reproduce.add_argument("--out", type=Path, metavar="DIR", help="repeat the command to go on "
                            "(default: runs/reproduce-SCALE)")  # fmt: skip
@@ -78,7 +79,7 @@ def add_theory(commands: Commands) -> None:
 def _reproduce(args: argparse.Namespace) -> None:
     from cflag.paper.campaigns import CAMPAIGNS, chosen, find
     from cflag.paper.present import as_text, write
-    from cflag.paper.reproduce import carry_out, default_out
+    from cflag.paper.reproduce import carry_out, default_out, logged
     from cflag.paper.summary import summarise
     from cflag.results.display import Overview, PatientConsole
 
@@ -91,16 +92,16 @@ def _reproduce(args: argparse.Namespace) -> None:
     campaigns = list(CAMPAIGNS.values()) if args.name == "all" else [find(args.name)]
     campaigns = [chosen(campaign, methods, sources) for campaign in campaigns]
     out = args.out or default_out(args.scale)
-    jobs = list(dict.fromkeys(job for c in campaigns for job in c.jobs(args.scale, seeds, out)))
+    jobs = logged(list(dict.fromkeys(job for c in campaigns for job in c.jobs(args.scale, seeds, out))), args.log)
     if args.dry_run:
         _estimate(console, campaigns, jobs, at_once, out)
         return
-    failed: dict[Job, str] = {}
+    failed: dict[Path, str] = {}
     if not args.so_far:
         with Overview(console) as overview:
             failed = carry_out(jobs, at_once, overview.update)
     for campaign in campaigns:
-        mine = [failed[job] for job in campaign.jobs(args.scale, seeds, out) if job in failed]
+        mine = [failed[job.folder] for job in campaign.jobs(args.scale, seeds, out) if job.folder in failed]
         summary = summarise(campaign, args.scale, seeds, out, _command(campaign.name, args), mine)
         console.print(as_text(campaign, summary))
         for path in write(campaign, summary, out / campaign.name):

@@ -15,22 +15,29 @@ from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError
 from cflag.experiment import Experiment
 from cflag.results.folder import RunFolder
+from cflag.results.loggers import require_loggers
 from cflag.safety import one_thread
 
 FORWARD = 1 / 3
 """What testing a sample costs, in gradient evaluations."""
 
 
-def carry_out(jobs: Sequence[Job], at_once: int, watch: Callable[[Sequence[Job]], None]) -> dict[Job, str]:
+def carry_out(jobs: Sequence[Job], at_once: int, watch: Callable[[Sequence[Job]], None]) -> dict[Path, str]:
     """Run what is not finished; return which failed and why, in one line each: a campaign goes on without them."""
-    failed: dict[Job, str] = {}
+    failed: dict[Path, str] = {}
     prepare(jobs)
 
     def tell(job: Job, error: CflagError) -> None:
-        failed[job] = f"{job.folder.name}: {error}"
+        failed[job.folder] = f"{job.folder.name}: {error}"
 
     run_all(jobs, at_once, watch, tell)
     return failed
+
+
+def logged(jobs: Sequence[Job], log: str) -> list[Job]:
+    """Let the runs of a campaign be logged elsewhere, too."""
+    require_loggers(log)
+    return [replace(job, config=replace(job.config, log=log)) for job in jobs]
 
 
 @dataclass(frozen=True)

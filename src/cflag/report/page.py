@@ -11,7 +11,7 @@ from typing import Any
 from cflag.errors import UserError
 from cflag.report import parts
 from cflag.results import table
-from cflag.results.folder import RunFolder
+from cflag.results.folder import RunFolder, runs_in
 from cflag.results.result import Result
 
 BENCHMARK = ("source", "scenario", "zeta", "clients", "tasks", "partition", "model", "width", "image_size",
@@ -23,7 +23,7 @@ def find_results(folders: Sequence[Path]) -> list[Result]:
     """Return the finished runs in these folders, or in folders in them."""
     results = []
     for root in folders:
-        found = [root, *sorted(path.parent for path in root.rglob("config.toml"))] if root.is_dir() else []
+        found = [root, *runs_in(root)] if root.is_dir() else []
         finished = [folder for folder in dict.fromkeys(found) if RunFolder(folder).finished]
         if not finished:
             raise UserError(f"{root} holds no finished run")

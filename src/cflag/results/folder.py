@@ -2,7 +2,8 @@
 
 config.toml          the resolved config
 metrics.jsonl        one line a round
-events.log           who was missing or came back, where clients are on other machines
+events.log           who was missing or came back, where clients are on other machines; a logger that broke
+tensorboard/, loggers.json    with `log`: TensorBoard's events, and what loggers need to go on
 checkpoint/          the server after the last round, and each client's state as of then
 result.json, model.safetensors, figures/    once the run is finished
 """
@@ -14,6 +15,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from typing import Any
 from cflag.config import Config, load_file, resolve
 from cflag.errors import CflagError, UserError
 from cflag.files import load_state, save_state, strict_json, write_atomically, write_json
+from cflag.results.loggers import ARTIFACTS, require_loggers
 from cflag.results.result import Result
 
 
@@ -38,6 +41,7 @@ class RunFolder:
     def create(cls, path: Path, config: Config) -> RunFolder:
         """Make a new run folder; refuse one that is already there."""
         refuse_existing(path)
+        require_loggers(config.log)
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / "config.toml", config.to_toml().encode())
@@ -51,12 +55,21 @@ class RunFolder:
         if not (path / "config.toml").is_file():
             raise UserError(f"{path} holds no run to resume: there is no config.toml in it")
         folder = cls(path)
+        if not folder.finished:
+            require_loggers(folder.config().log)
         folder.checkpoints.mkdir(exist_ok=True)
         return folder
 
     def config(self) -> Config:
         """Read the config back."""
         return resolve(load_file(self.path / "config.toml"))
+
+    def log_to(self, log: str) -> None:
+        """Let a run that is not finished be logged elsewhere from now on, where it is not yet."""
+        config = self.config()
+        if log and log != config.log and not self.finished:
+            require_loggers(log)
+            write_atomically(self.path / "config.toml", replace(config, log=log).to_toml().encode())
 
     @property
     def finished(self) -> bool:
@@ -137,6 +150,12 @@ class RunFolder:
         save_state(self.path / "model.safetensors", model)
         write_figures(result, self.path / "figures")
         write_json(self.path / "result.json", result.to_dict())
+
+
+def runs_in(root: Path) -> list[Path]:
+    """Return the run folders in a folder, at any depth; the files that MLflow keeps of runs are none."""
+    found = sorted(path.parent for path in root.rglob("config.toml"))
+    return [folder for folder in found if ARTIFACTS not in folder.relative_to(root).parts]
 
 
 def refuse_existing(path: Path) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from cflag.config import Config
 from cflag.errors import UserError
 from cflag.results.display import Bar, Display, Overview, show_results
-from cflag.results.folder import RunFolder
+from cflag.results.folder import RunFolder, runs_in
 from cflag.results.result import Result
 
 
@@ -39,7 +39,7 @@ class Follower:
 
 def watch(root: Path, console: Console, pause: float = 0.5) -> None:
     """Show a running experiment, or all runs of a campaign, until they are finished; Ctrl-C stops watching alone."""
-    folders = [path.parent for path in sorted(root.rglob("config.toml"))]
+    folders = runs_in(root)
     if (root / "config.toml").is_file():
         _watch_run(RunFolder(root), console, pause)
     elif folders:

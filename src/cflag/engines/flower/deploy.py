@@ -22,6 +22,7 @@ from cflag.files import write_json
 from cflag.results.display import Display
 from cflag.results.folder import RunFolder
 from cflag.results.follow import Follower
+from cflag.results.loggers import ended_elsewhere
 from cflag.results.result import Result
 from cflag.safety import cores, stop_requests
 
@@ -30,6 +31,8 @@ RESTARTS = 5
 """How often a server process that was killed is started again."""
 STARTS = 15.0
 """Seconds after which we ask Flower why the server process did not start."""
+LOGS = 60.0
+"""Seconds the server process of a finished run has for its loggers, which may send files somewhere."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class FleetOptions:
 def deploy(folder: RunFolder, fleet: FleetOptions, display: Display) -> Result:
     """Run a whole fleet on this machine, with TLS and node authentication, and stop it afterwards."""
     home = folder.path / "deployment"
-    clients = range(folder.config().clients)
+    config = folder.config()
+    clients = range(config.clients)
     keys = home / "keys"
     if home.is_dir() and not keys.is_dir():
         raise UserError(f"{folder.path} is the run of a 'cflag server', whose clients are elsewhere; {go_on(folder)}")
@@ -68,7 +72,8 @@ def deploy(folder: RunFolder, fleet: FleetOptions, display: Display) -> Result:
         for number in clients:
             make_client_key(keys / "clients", f"client-{number}")
     options = ServerOptions(keys, LOOPBACK, free_port(), fleet.keep, fleet.database)
-    with stop_requests() as stopped, _superlink(folder, options) as server, ExitStack() as ending:
+    ends = ended_elsewhere(display, config, folder)
+    with ends, stop_requests() as stopped, _superlink(folder, options) as server, ExitStack() as ending:
         for number in clients:
             state = home / f"client-{number}"
             command = [*part("client"), "--superlink", f"{LOOPBACK}:{options.port}", "--ca", str(keys / "ca.crt")]
@@ -91,7 +96,8 @@ def _own_data(data: str, number: int) -> str:
 
 def serve(folder: RunFolder, options: ServerOptions, display: Display) -> Result:
     """Run the server's side of a fleet: the SuperLink and the experiment's loop; clients come from elsewhere."""
-    with stop_requests() as stopped, _superlink(folder, options) as server:
+    ends = ended_elsewhere(display, folder.config(), folder)
+    with ends, stop_requests() as stopped, _superlink(folder, options) as server:
         return _carry(folder, server, display, stopped)
 
 
@@ -105,7 +111,7 @@ def simulate(folder: RunFolder, config: Config, display: Display) -> Result:
     workers = config.workers or cores()
     shape = f"num-supernodes={config.clients} client-resources-num-cpus=1 init-args-num-cpus={workers}"
     server = _Server(Flwr(home / "flower", f"{LOOPBACK}:{port}", None), link, port, shape=shape)
-    with stop_requests() as stopped, _running(server):
+    with ended_elsewhere(display, config, folder), stop_requests() as stopped, _running(server):
         return _carry(folder, server, display, stopped)
 
 
@@ -208,6 +214,7 @@ def _carry(folder: RunFolder, server: _Server, display: Display, stopped: Callab
             (folder.path / OUTCOME).unlink(missing_ok=True)
             run = server.flwr.submit(folder.path, server.shape)
             if _follow(folder, server, run, follower, stopped):
+                _let_log(folder)
                 if server.keep:
                     display.note(_kept(server))
                 return Result.load(folder.path)
@@ -244,6 +251,13 @@ def _follow(folder: RunFolder, server: _Server, run: str, follower: Follower, st
             look = time.monotonic() + STARTS
             if why := server.flwr.failure(run):
                 raise CflagError(f"the server process did not start: {why}; {_logs(folder, server)}")
+        time.sleep(0.1)
+
+
+def _let_log(folder: RunFolder) -> None:
+    """Let the process of a finished run close its logs; it holds the folder until it has."""
+    end = time.monotonic() + (LOGS if folder.config().log else 0.0)
+    while folder.in_use() and time.monotonic() < end:
         time.sleep(0.1)
 
 
