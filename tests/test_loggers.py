@@ -27,10 +27,13 @@ from cflag.config import load_raw, merge, resolve
 from cflag.engines.flower.fleet import free_port, tool
 from cflag.errors import InterruptedRunError, UserError
 from cflag.experiment import Experiment, resume
+from cflag.loggers.attach import Careful
+from cflag.loggers.base import scalars
+from cflag.loggers.mlflow import MlflowLogger, own_store
+from cflag.loggers.tensorboard import TensorBoardLogger
 from cflag.paper.reproduce import logged
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder, runs_in
-from cflag.results.loggers import Careful, MlflowLogger, TensorBoardLogger, _own_store, scalars
 from tests.grid import FakeGrid, Node
 from tests.test_engine import without_times
 
@@ -137,7 +140,7 @@ def _store(logs: Path, tmp_path: Path) -> None:
     empty = logs.parent / "empty"
     if not empty.exists():
         empty.mkdir()
-        _own_store(empty)
+        own_store(empty)
     shutil.copy(empty / "mlflow.db", tmp_path / "mlflow.db")
 
 

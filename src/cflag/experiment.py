@@ -25,13 +25,13 @@ from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
 from cflag.learning.learner import Learner, Loss
+from cflag.loggers.attach import catch_up, logged
 from cflag.methods.base import Method
 from cflag.models import CHANNELS_LAST, MODELS
 from cflag.registry import get_method
 from cflag.results.display import Bar, Display, Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.history import History
-from cflag.results.loggers import catch_up, logged
 from cflag.results.result import Result
 from cflag.safety import cores, explain_failures, one_thread, require_flower, stop_requests
 from cflag.server import Server

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
@@ -12,7 +12,7 @@ from rich.table import Table
 from cflag.files import write_atomically, write_json
 from cflag.paper.campaigns import NAMES, Campaign
 from cflag.paper.summary import Entry, Spread, Summary
-from cflag.results.figures import COLOURS, GRID, new_panels, save
+from cflag.results.figures import COLOURS, new_panels, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +26,8 @@ def shown(spread: Spread | None, digits: int = 1) -> str:
     mean, deviation = spread
     return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
+
+Pick = Callable[[Entry], Spread | None]
 
 HEADS = ("", "", "Acc, paper", "Acc, ours", "Forget, paper", "Forget, ours", "seeds")
 
@@ -74,58 +76,72 @@ def write(campaign: Campaign, summary: Summary, stem: Path) -> list[Path]:
 
 
 def draw(campaign: Campaign, summary: Summary) -> Figure:
-    """Draw the campaign's figure: a panel a group, a line a method."""
+    """Draw the campaign's figure: a column a group, a line a method; a sweep has Acc above, Forget below."""
     groups = list(dict.fromkeys(e.group for e in summary.entries))
-    panels_of = groups if campaign.kind != "gamma" else groups[:1]
-    columns = len(panels_of)
-    figure, panels = new_panels(1, columns, 5.0, 3.6)
-    for axes, group in zip(panels, panels_of, strict=True):
+    rows = 2 if campaign.kind == "sweep" else 1
+    figure, panels = new_panels(rows, len(groups), 4.6, 3.4 if rows == 1 else 2.6)
+    for column, group in enumerate(groups):
         entries = [e for e in summary.entries if e.group == group]
-        {"tasks": _draw_tasks, "sweep": _draw_sweep, "gamma": _draw_gamma}[campaign.kind](axes, entries)
-        axes.set_title(f"{group} ({summary.scale})")
-        axes.legend(frameon=False, fontsize=8)
-        if campaign.kind == "sweep":
-            axes.set_xlabel(campaign.axis)
+        above, below = panels[column], panels[-len(groups) + column]
+        above.set_title(f"{group} ({summary.scale})", fontsize=11)
+        if campaign.kind == "tasks":
+            _draw_tasks(above, entries)
+        elif campaign.kind == "gamma":
+            _draw_gamma(above, entries)
+        else:
+            _draw_sweep(above, entries, lambda e: e.accuracy, lambda e: e.paper_accuracy)
+            _draw_sweep(below, entries, lambda e: e.forgetting, lambda e: e.paper_forgetting)
+            below.set_xlabel(campaign.axis)
+            above.set_ylabel("Acc (%)")
+            below.set_ylabel("Forget (%)")
+    _legend(figure)
     return figure
 
 
+def _legend(figure: Figure) -> None:
+    """One legend for all panels, below them, where it hides no line."""
+    named = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if named:
+        figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=min(6, len(named)),
+                      frameon=False, fontsize=9)  # fmt: skip
+
+
 def _draw_tasks(axes: Axes, entries: Sequence[Entry]) -> None:
-    for k, e in enumerate(entries):
+    for e in entries:
         if e.after_tasks:
             tasks = range(1, len(e.after_tasks) + 1)
-            means = [mean for mean, _ in e.after_tasks]
-            axes.plot(tasks, means, marker="o", color=_colour(k), label=NAMES.get(e.method, e.method))
+            axes.plot(tasks, [mean for mean, _ in e.after_tasks], marker="o", ms=4, **_look(e.method))
             axes.set_xticks(tasks)
     axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)")
 
 
-def _draw_sweep(axes: Axes, entries: Sequence[Entry]) -> None:
+def _draw_sweep(axes: Axes, entries: Sequence[Entry], ours: Pick, theirs: Pick) -> None:
     values = sorted({e.at for e in entries if e.at is not None})
-    for k, method in enumerate(dict.fromkeys(e.method for e in entries)):
-        mine = {e.at: e for e in entries if e.method == method and e.accuracy}
-        here = [(x, mine[v].accuracy, mine[v].forgetting) for x, v in enumerate(values) if v in mine]
-        at, means = [x for x, a, _ in here if a], [a for _, a, _ in here if a]
-        axes.errorbar(at, [a[0] for a in means], [a[1] or 0.0 for a in means], marker="o", capsize=3, color=_colour(k),
-                      label=f"{NAMES.get(method, method)}, Acc")  # fmt: skip
-        axes.plot([x for x, _, f in here if f], [f[0] for _, _, f in here if f], marker="s", ls=":", color=_colour(k),
-                  label=f"{NAMES.get(method, method)}, Forget")  # fmt: skip
-    printed = {e.at: e.paper_accuracy for e in entries if e.paper_accuracy}
+    for method in dict.fromkeys(e.method for e in entries):
+        mine = [(values.index(e.at), s) for e in entries if e.method == method and e.at is not None and (s := ours(e))]
+        axes.errorbar([x for x, _ in mine], [mean for _, (mean, _) in mine], [d or 0.0 for _, (_, d) in mine],
+                      marker="o", ms=4, capsize=3, **_look(method))  # fmt: skip
+    printed = sorted((values.index(e.at), s[0]) for e in entries if e.at is not None and (s := theirs(e)))
     if printed:
-        at = [x for x, v in enumerate(values) if v in printed]
-        axes.plot(at, [printed[values[x]][0] for x in at], marker="x", ls="--", color="#6b7785", label="paper, Acc")
+        axes.plot(*zip(*printed, strict=True), marker="x", ls="--", color="#22303c", label="printed in the paper")
     axes.set_xticks(range(len(values)), [f"{v:g}" for v in values])
-    axes.axhline(0, color=GRID, lw=0.8)
-    axes.set_ylabel("%")
 
 
 def _draw_gamma(axes: Axes, entries: Sequence[Entry]) -> None:
     for k, e in enumerate(entries):
         points = [(t, v) for t, v in enumerate(e.gamma or [], 1) if v is not None]
         if points:
-            axes.plot(*zip(*points, strict=True), color=_colour(k), lw=1, label=f"ζ = {e.at:g}")
+            axes.plot(*zip(*points, strict=True), color=COLOURS[k], lw=1, label=f"ζ = {e.at:g}")
     axes.axhline(0, color="#22303c", lw=0.8)
-    axes.set(xlabel="round", ylabel="Γ(t)")
+    axes.set(xlabel="round", ylabel="Γ(t), mean over seeds")
 
 
-def _colour(k: int) -> str:
-    return COLOURS[k % len(COLOURS)]
+def _look(method: str) -> dict[str, Any]:
+    """A method looks the same in all figures; C-FLAG's line is the thick one."""
+    place = list(NAMES).index(method)
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "lw": 2.4 if method == "cflag" else 1.4,
+        "label": NAMES[method],
+        "zorder": 3 if method == "cflag" else 2,
+    }

@@ -14,8 +14,8 @@ from cflag.config import Config
 from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError
 from cflag.experiment import Experiment
+from cflag.loggers.attach import require_loggers
 from cflag.results.folder import RunFolder
-from cflag.results.loggers import require_loggers
 from cflag.safety import one_thread
 
 FORWARD = 1 / 3

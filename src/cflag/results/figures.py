@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GRID = "#22303c", "#d9dee3"
-COLOURS = ("#0b6e99", "#d1603d", "#5b8c3e", "#8a5aa3", "#b58900", "#6b7785", "#c2407e", "#2a9d8f")
+COLOURS = ("#0b6e99", "#d1603d", "#5b8c3e", "#8a5aa3", "#b58900", "#6b7785", "#c2407e", "#2a9d8f", "#3b3f8c")
 
 
 def write_figures(result: Result, folder: Path) -> list[Path]:

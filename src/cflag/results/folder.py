@@ -23,7 +23,8 @@ from typing import Any
 from cflag.config import Config, load_file, resolve
 from cflag.errors import CflagError, UserError
 from cflag.files import load_state, save_state, strict_json, write_atomically, write_json
-from cflag.results.loggers import ARTIFACTS, require_loggers
+from cflag.loggers.attach import require_loggers
+from cflag.loggers.mlflow import ARTIFACTS
 from cflag.results.result import Result
 
 

@@ -19,10 +19,10 @@ from cflag.engines.flower.part import STAY
 from cflag.engines.flower.server_app import OUTCOME, OWNER, command_of
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.files import write_json
+from cflag.loggers.attach import ended_elsewhere
 from cflag.results.display import Display
 from cflag.results.folder import RunFolder
 from cflag.results.follow import Follower
-from cflag.results.loggers import ended_elsewhere
 from cflag.results.result import Result
 from cflag.safety import cores, stop_requests
 

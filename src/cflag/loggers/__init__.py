@@ -1,0 +1,1 @@
+"""TensorBoard and MLflow: a run's rounds also go where people look at many runs."""
