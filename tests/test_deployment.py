@@ -48,6 +48,15 @@ def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+def logged_rounds(folder: Path) -> list[int]:
+    """Return the rounds that TensorBoard has of a run, each as often as it has it."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    return [event.step for event in events.Scalars("seconds")]
+
+
 def without_faults(folder: Path) -> Any:
     """Return a run's numbers, but not who was missing meanwhile."""
     lines, model, matrices = numbers(folder)
@@ -59,7 +68,7 @@ def test_a_deployment_with_a_killed_client_has_the_local_engines_numbers(tmp_pat
 
     Then the fleet, kept running, carries a run that was submitted with Flower's own command line.
     """
-    fleet = Deployment(tmp_path / "fleet", "--keep", "--no-database", min_clients=3, rounds=2)
+    fleet = Deployment(tmp_path / "fleet", "--keep", "--no-database", min_clients=3, rounds=2, log="tensorboard")
     fleet.start()
     try:
         fleet.after(1)
@@ -69,6 +78,7 @@ def test_a_deployment_with_a_killed_client_has_the_local_engines_numbers(tmp_pat
         assert any("1" in record.get("missing", {}) for record in fleet.records())
         local = plain(tmp_path / "local", clients=3, tasks=2, rounds=2)
         assert without_faults(fleet.path) == without_faults(local)
+        assert logged_rounds(fleet.path) == [1, 2, 3, 4], "by the process of the server alone"
         for number in range(3):
             states = list((fleet.path / "deployment" / f"client-{number}").glob("*/client-*.safetensors"))
             assert states, "a client keeps its own state"
@@ -142,11 +152,13 @@ def test_three_machines_by_hand_with_a_liar_and_two_strangers(tmp_path: Path) ->
 @pytest.mark.parametrize("method", ["cflag"])
 def test_a_simulation_has_the_local_engines_numbers(method: str, tmp_path: Path) -> None:
     own = ["--set", "clients=4", "--set", "tasks=2", "--set", "rounds=1", "--set", f"method={method}"]
+    own += ["--set", "log=tensorboard"]
     command = [*CFLAG, "run", "digits", "--engine", "flower-sim", "--workers", "2", "--out", str(tmp_path / "sim")]
     done = subprocess.run([*command, *own, "--quiet"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     plain(tmp_path / "local", clients=4, tasks=2, rounds=1, method=method)
     assert numbers(tmp_path / "sim") == numbers(tmp_path / "local")
+    assert logged_rounds(tmp_path / "sim") == [1, 2]
 
 
 def test_too_few_clients_ever_come(tmp_path: Path) -> None:
