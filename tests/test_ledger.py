@@ -11,7 +11,7 @@ import pytest
 
 from cflag.cli import main
 from cflag.paper.campaigns import CAMPAIGNS, SEEDS, find
-from cflag.paper.claims import CLAIMS, Claim, Finding, Measured, Verdict, measured, overall
+from cflag.paper.claims import CLAIMS, Claim, Finding, Measured, Verdict, from_spread, over_seeds, overall
 from cflag.paper.ledger import make_ledger
 from cflag.paper.summary import Entry, Summary, printed
 
@@ -52,13 +52,25 @@ def judged(says: str, over: Summary) -> dict[str, Verdict]:
 )
 def test_a_difference_counts_beyond_two_standard_errors(rival: float, verdict: Verdict) -> None:
     """Deviation 1 over three seeds each: the difference's error is √(1/3 + 1/3) = 0.816, twice that 1.63."""
-    difference = measured((80.0, 1.0), 3).minus(measured((rival, 1.0), 3))
+    difference = from_spread((80.0, 1.0), 3).minus(from_spread((rival, 1.0), 3))
     assert difference.error == pytest.approx(0.8165, abs=1e-4)
     assert difference.above_zero() == verdict
 
 
+def test_differences_are_taken_seed_by_seed() -> None:
+    """By hand: 1, 2, 3 has the mean 2 and the error 1/√3 = 0.577; apart, the seeds' own spread would hide it."""
+    mine, other = over_seeds({7: 51.0, 8: 72.0, 9: 93.0}), over_seeds({7: 50.0, 8: 70.0, 9: 90.0})
+    difference = mine.minus(other)
+    assert difference.mean == pytest.approx(2.0)
+    assert difference.error == pytest.approx(0.57735, abs=1e-5)
+    assert difference.above_zero() == "yes"
+    assert from_spread((72.0, 21.0), 3).minus(from_spread((70.0, 20.0), 3)).above_zero() == "open"
+    fewer = mine.minus(over_seeds({8: 70.0, 9: 90.0, 11: 0.0}))
+    assert fewer.mean == pytest.approx(2.5), "over the seeds that both have"
+
+
 def test_one_seed_decides_nothing() -> None:
-    assert measured((90.0, None), 1).minus(measured((10.0, 1.0), 3)).above_zero() == "open"
+    assert from_spread((90.0, None), 1).minus(from_spread((10.0, 1.0), 3)).above_zero() == "open"
     assert str(Measured(3.25, None)) == "+3.2"
 
 
@@ -128,15 +140,17 @@ def test_sensitivity_compares_the_two_data_sets() -> None:
 def test_gamma_and_stages() -> None:
     def gamma(iid: float, non_iid: float) -> dict[str, Verdict]:
         at = ((1e5, iid), (1.0, 9.9), (0.1, non_iid))
-        over = [entry("cifar10", "cflag", (80.0, 1.0), zeta, gamma_variation=(v, 0.01)) for zeta, v in at]
+        over = [
+            entry("cifar10", "cflag", (80.0, 1.0), zeta, gamma_variation=[v - 0.01, v, v + 0.011]) for zeta, v in at
+        ]
         return judged("Γ(t) varies", summary("figure-gamma", *over))
 
     assert gamma(0.5, 0.2) == {"cifar10": "yes"}
     assert gamma(0.2, 0.5) == {"cifar10": "no"}
 
     def stages(second: float) -> dict[str, Verdict]:
-        mine = entry("cifar10", "cflag", (80.0, 1.0), after_tasks=[(50.0, 1.0), (second, 1.0), (80.0, 1.0)])
-        other = entry("cifar10", "replay", (70.0, 1.0), after_tasks=[(90.0, 1.0), (70.0, 1.0), (70.0, 1.0)])
+        mine = entry("cifar10", "cflag", (80.0, 1.0), after_tasks=[[50.0, second + d, 80.0] for d in (-1.0, 0.0, 1.0)])
+        other = entry("cifar10", "replay", (70.0, 1.0), after_tasks=[[90.0, 70.0, 70.0 + d] for d in (-1.0, 0.0, 1.0)])
         return judged("C-FLAG has the highest average accuracy after", summary("figure-tasks", mine, other))
 
     assert stages(80.0) == {"cifar10": "yes"}, "the first task is before any forgetting and is not judged"
@@ -148,7 +162,7 @@ def test_gamma_and_stages() -> None:
 def test_every_claim_is_about_a_campaign_that_can_judge_it(claim: Claim) -> None:
     campaign = find(claim.campaign)
     entries = [
-        entry(cell.group, method, (50.0, 1.0), cell.at, after_tasks=[(50.0, 1.0)] * 5, gamma_variation=(0.1, 0.01))
+        entry(cell.group, method, (50.0, 1.0), cell.at, after_tasks=[[50.0] * 5] * 3, gamma_variation=[0.1] * 3)
         for cell in campaign.cells
         for method in cell.methods
     ]
@@ -192,6 +206,16 @@ def test_a_cell_has_theirs_and_ours_with_the_gap_and_the_mark_of_another_scale(t
     assert "2 of 3 pairs of methods stand in the paper's order" in text, "of the three only Erg-FL and C-FLAG swap"
     assert "seeds 1234, 1235, 1236, 2025-05-03, commit abc1234" in text
     assert "| `table-noniid` | Task-incremental, non-IID (ζ = 0.1) | – | – | – |" in text
+
+
+def test_the_printed_numbers_are_judged_beside_ours(tmp_path: Path) -> None:
+    """Printed, C-FLAG is 5.3 ± √((5² + 10²)/3) = 6.5 ahead: open. Ours is 2 ± √((1.5² + 1²)/3) = 1.04 behind: open.
+    A third method, 40 ahead of both in our runs alone, decides ours and not theirs."""
+    rows = [*table(), entry("cifar10", "nccl", (120.0, 1.0))]
+    text = make_ledger(kept(tmp_path, summary("table-iid", *rows)))
+    (line,) = (x for x in text.splitlines() if x.startswith("| With IID clients C-FLAG is the most accurate"))
+    assert [cell.strip() for cell in line.split("|")[3:5]] == ["~ open", "✘ not supported"]
+    assert "| 4 of 4 (12 runs) | – | – |" in text
 
 
 def test_two_scales_stand_side_by_side_and_the_papers_own_has_no_mark(tmp_path: Path) -> None:

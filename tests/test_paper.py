@@ -183,7 +183,7 @@ def test_figures_of_every_kind_are_drawn() -> None:
     at = {"tasks": None, "sweep": 5.0, "gamma": 0.1}
     for kind, value in at.items():
         entries = [Entry("cifar10", method, value, [1], (80.0, 1.0), (2.0, 0.5), (85.0, 2.0), (1.0, 0.1),
-                         after_tasks=[(90.0, 1.0), (80.0, 1.0)], gamma=[None, 0.5, 0.2])
+                         after_tasks=[[90.0, 80.0]], gamma=[None, 0.5, 0.2])
                    for method in ("cflag", "ewc")]  # fmt: skip
         summary = Summary("x", "lite", "", "", "", entries)
         figure = draw(Campaign("x", "X", kind, (), "clients"), summary)  # type: ignore[arg-type]

@@ -1,14 +1,16 @@
 """What the paper says about its tables and figures, each judged by a campaign's own numbers.
 
-A difference counts when it is larger than twice its standard error over the seeds; with less, a claim stays open. Only
-our numbers are judged: whether they were made at the paper's scale is for the ledger to say.
+A difference counts when it is larger than twice its standard error over the seeds; with less, a claim stays open. It
+is taken seed by seed where both sides have the same seeds, because one seed means the same tasks, clients and initial
+model. Whether the numbers were made at the paper's scale is for the ledger to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import hypot, sqrt
+from statistics import fmean, stdev
 from typing import Literal
 
 from cflag.paper.campaigns import NAMES
@@ -48,14 +50,19 @@ class Measured:
 
     mean: float
     error: float | None
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+    """The values behind it, where they are known."""
 
     def minus(self, other: Measured) -> Measured:
-        """Return the difference."""
+        """Return the difference, seed by seed where that can be."""
+        common = self.by_seed.keys() & other.by_seed.keys()
+        if len(common) > 1:
+            return over_seeds({seed: self.by_seed[seed] - other.by_seed[seed] for seed in common})
         error = None if self.error is None or other.error is None else hypot(self.error, other.error)
         return Measured(self.mean - other.mean, error)
 
     def above_zero(self) -> Verdict:
-        """Whether it is positive beyond doubt, negative beyond doubt, or neither."""
+        """Whether it is clearly positive, clearly negative, or neither."""
         if self.error is None or abs(self.mean) <= ERRORS * self.error:
             return "open"
         return "yes" if self.mean > 0 else "no"
@@ -64,8 +71,14 @@ class Measured:
         return f"{self.mean:+.1f}" if self.error is None else f"{self.mean:+.1f} ± {self.error:.1f}"
 
 
-def measured(spread: Spread, seeds: int) -> Measured:
-    """Return a mean with the error that its spread over so many seeds leaves."""
+def over_seeds(values: Mapping[int, float]) -> Measured:
+    """Return the mean over seeds, with its error."""
+    error = stdev(values.values()) / sqrt(len(values)) if len(values) > 1 else None
+    return Measured(fmean(values.values()), error, values)
+
+
+def from_spread(spread: Spread, seeds: int) -> Measured:
+    """Return a mean of which only the spread over so many seeds is known."""
     mean, deviation = spread
     return Measured(mean, None if deviation is None else deviation / sqrt(seeds))
 
@@ -91,13 +104,17 @@ def _groups(summary: Summary) -> dict[str, list[Entry]]:
 
 
 def _accuracy(entry: Entry) -> Measured:
-    return measured(entry.accuracy or (0.0, None), len(entry.seeds))
+    if entry.accuracies:
+        return over_seeds(dict(zip(entry.seeds, entry.accuracies, strict=True)))
+    return from_spread(entry.accuracy or (0.0, None), len(entry.seeds))
 
 
 def _kept(entry: Entry) -> Measured:
     """Return what was not forgotten, as a number that is better when it is larger."""
+    if entry.forgettings:
+        return over_seeds({seed: -value for seed, value in zip(entry.seeds, entry.forgettings, strict=True)})
     mean, deviation = entry.forgetting or (0.0, None)
-    return measured((-mean, deviation), len(entry.seeds))
+    return from_spread((-mean, deviation), len(entry.seeds))
 
 
 def _against_best(entries: Sequence[Entry], hero: str, by: Callable[[Entry], Measured], part: str) -> list[Finding]:
@@ -128,19 +145,19 @@ def _leads(by: Callable[[Entry], Measured], hero: str = "cflag", only: str = "")
 def _leads_after_each_task(summary: Summary) -> list[Finding]:
     findings = []
     for group, entries in _groups(summary).items():
-        stages = len(entries[0].after_tasks or [])
+        stages = len((entries[0].after_tasks or [[]])[0])
         parts = [f for k in range(1, stages) for f in _against_best(entries, "cflag", _after(k), group)]
         ahead = sum(f.verdict == "yes" for f in parts)
         behind = sum(f.verdict == "no" for f in parts)
         verdict = overall(parts)
         if verdict:
-            evidence = f"of {len(parts)} stages ahead beyond doubt in {ahead}, behind in {behind}"
+            evidence = f"of {len(parts)} stages clearly ahead in {ahead}, clearly behind in {behind}"
             findings.append(Finding(group, verdict, evidence))
     return findings
 
 
 def _after(stage: int) -> Callable[[Entry], Measured]:
-    return lambda e: measured((e.after_tasks or [])[stage], len(e.seeds))
+    return lambda e: over_seeds({seed: row[stage] for seed, row in zip(e.seeds, e.after_tasks or [], strict=True)})
 
 
 def _leads_at_every_zeta(summary: Summary) -> list[Finding]:
@@ -157,7 +174,7 @@ def _gamma_varies_more_iid(summary: Summary) -> list[Finding]:
     if len(by_zeta) < 2:
         return []
     least, most = by_zeta[min(z for z in by_zeta if z)], by_zeta[max(z for z in by_zeta if z)]
-    spreads = [measured(e.gamma_variation or (0.0, None), len(e.seeds)) for e in (most, least)]
+    spreads = [over_seeds(dict(zip(e.seeds, e.gamma_variation or [], strict=True))) for e in (most, least)]
     verdict = spreads[0].minus(spreads[1]).above_zero()
     told = [f"{spread.mean:.3f} at ζ = {e.at:g}" for spread, e in zip(spreads, (most, least), strict=True)]
     return [Finding(most.group, verdict, f"standard deviation over rounds {', '.join(told)}")]

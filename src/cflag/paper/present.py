@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -109,8 +110,9 @@ def _legend(figure: Figure) -> None:
 def _draw_tasks(axes: Axes, entries: Sequence[Entry]) -> None:
     for e in entries:
         if e.after_tasks:
-            tasks = range(1, len(e.after_tasks) + 1)
-            axes.plot(tasks, [mean for mean, _ in e.after_tasks], marker="o", ms=4, **_look(e.method))
+            means = [fmean(column) for column in zip(*e.after_tasks, strict=True)]
+            tasks = range(1, len(means) + 1)
+            axes.plot(tasks, means, marker="o", ms=4, **_look(e.method))
             axes.set_xticks(tasks)
     axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)")
 

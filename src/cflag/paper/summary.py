@@ -38,12 +38,15 @@ class Entry:
     """Gradient evaluations of a run, in thousands of samples, current and memory."""
     megabytes: float | None = None
     """What a run sends, up and down."""
-    after_tasks: list[Spread] | None = None
-    """Mean accuracy on the tasks learned so far, after each."""
+    accuracies: list[float] = field(default_factory=list)
+    """Acc of each seed; one seed means the same tasks and clients for all methods, so differences are taken by seed."""
+    forgettings: list[float] = field(default_factory=list)
+    after_tasks: list[list[float]] | None = None
+    """Mean accuracy on the tasks learned so far, after each; a list a seed."""
     gamma: list[float | None] | None = None
     """Γ(t) of each round, mean over seeds."""
-    gamma_variation: Spread | None = None
-    """The standard deviation of Γ(t) over the rounds of a run."""
+    gamma_variation: list[float] | None = None
+    """The standard deviation of Γ(t) over the rounds, of each seed."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +103,15 @@ def _entry(campaign: Campaign, cell: Cell, method: str, results: Sequence[Result
         method=method,
         at=cell.at,
         seeds=[result.seed for result in results],
-        accuracy=_spread([100 * r.average_accuracy for r in results]),
-        forgetting=_spread([100 * r.forgetting for r in results]),
+        accuracy=spread([100 * r.average_accuracy for r in results]),
+        forgetting=spread([100 * r.forgetting for r in results]),
         paper_accuracy=paper[0],
         paper_forgetting=paper[1],
         slip=_slip(campaign.name, cell.group, row),
         gradients=_mean_cost(results, ("gradients_current", "gradients_memory"), 1e3),
         megabytes=_mean_cost(results, ("bytes_up", "bytes_down"), 1e6),
+        accuracies=[round(100 * r.average_accuracy, 3) for r in results],
+        forgettings=[round(100 * r.forgetting, 3) for r in results],
         after_tasks=_after_tasks(results) if campaign.kind == "tasks" else None,
         gamma=_gamma(results) if campaign.kind == "gamma" else None,
         gamma_variation=_gamma_variation(results) if campaign.kind == "gamma" else None,
@@ -132,7 +137,8 @@ def _slip(table: str, source: str, method: str) -> str:
     return str(found[0]) if found else ""
 
 
-def _spread(values: Sequence[float], digits: int = 3) -> Spread | None:
+def spread(values: Sequence[float], digits: int = 3) -> Spread | None:
+    """Return the mean and standard deviation of some values."""
     if not values:
         return None
     return round(fmean(values), digits), round(stdev(values), digits) if len(values) > 1 else None
@@ -143,9 +149,9 @@ def _mean_cost(results: Sequence[Result], names: Sequence[str], unit: float) -> 
     return round(fmean(costs), 1) if costs else None
 
 
-def _after_tasks(results: Sequence[Result]) -> list[Spread] | None:
-    seen = [[100 * fmean(row[: i + 1]) for i, row in enumerate(r.accuracy_matrix)] for r in results]
-    return [spread for column in zip(*seen, strict=True) if (spread := _spread(column))] or None
+def _after_tasks(results: Sequence[Result]) -> list[list[float]] | None:
+    rows = [r.accuracy_matrix for r in results]
+    return [[round(100 * fmean(row[: i + 1]), 3) for i, row in enumerate(matrix)] for matrix in rows] or None
 
 
 def _gamma(results: Sequence[Result]) -> list[float | None] | None:
@@ -154,5 +160,6 @@ def _gamma(results: Sequence[Result]) -> list[float | None] | None:
     return [None if None in c else float(f"{fmean(c):.4g}") for c in columns] or None
 
 
-def _gamma_variation(results: Sequence[Result]) -> Spread | None:
-    return _spread([stdev(g for record in r.metrics if (g := record.get("gamma")) is not None) for r in results], 5)
+def _gamma_variation(results: Sequence[Result]) -> list[float] | None:
+    series = [[g for record in r.metrics if (g := record.get("gamma")) is not None] for r in results]
+    return [round(stdev(values), 5) for values in series if len(values) > 1] or None
