@@ -92,6 +92,9 @@ def test_campaigns_share_runs() -> None:
 
     assert folders("figure-tasks") < folders("table-iid")
     assert folders("figure-class-tasks") < folders("table-class-iid") | folders("table-class-noniid")
+    for name, ordinary in (("figure-clients", 1 / 3), ("figure-memory-sample", 1 / 4), ("figure-memory-size", 1 / 6)):
+        shared = folders(name) & (folders("table-iid") | folders("table-noniid"))
+        assert len(shared) == ordinary * len(folders(name)), f"{name} passes through the tables' own settings"
 
 
 def test_memory_sweeps_keep_their_shares_at_every_scale() -> None:

@@ -33,6 +33,7 @@ NAMES = {
 }
 """What the paper calls our methods."""
 TASK_METHODS = ("finetune", "ewc", "nccl", "fedtrack", "replay", "cflag")
+SWEPT = ("clients", "memory.sample", "memory.per_task")
 CLASS_METHODS = ("finetune", "ewc", "lwf", "icarl", "target", "nccl", "fedtrack", "cflag")
 
 
@@ -60,11 +61,16 @@ class Cell:
             settings["memory.sample"] = max(1, settings["memory.per_task"] // 2)
         return merge(raw, settings.items())
 
+    def _telling(self, scale: Scale) -> dict[str, Any]:
+        """Return the settings without those of a sweep where it passes through the preset's own: the same runs."""
+        plain = replace(self, settings={k: v for k, v in self.settings.items() if k not in SWEPT})
+        return plain.settings if resolve(plain.raw(scale)) == resolve(self.raw(scale)) else self.settings
+
     def jobs(self, scale: Scale, seeds: Sequence[int], out: Path) -> list[Job]:
         """Return a run for each method and seed, in a folder that is named after what it is."""
         raw, jobs = self.raw(scale), []
         parts = [f"{key.rpartition('.')[2]}={value:g}" if isinstance(value, float | int) else str(value)
-                 for key, value in sorted(self.settings.items())]  # fmt: skip
+                 for key, value in sorted(self._telling(scale).items())]  # fmt: skip
         for method in self.methods:
             config = resolve(merge(raw, [("method", method), ("workers", 1)]))
             for seed in seeds:
