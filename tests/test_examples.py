@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 import runpy
+import shlex
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,10 +19,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 
-from cflag import Source, run
+from cflag import Source, cli, run
+from cflag.config import load_raw, merge, parse_setting, resolve
+from cflag.data import sources
+from cflag.data.benchmark import Benchmark
+from cflag.data.har import Windows
 from cflag.data.source import Split
+from tests.test_sources import make_windows, write_har_npz
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+HAR = EXAMPLES / "har"
 README = (EXAMPLES.parent / "README.md").read_text()
 
 
@@ -120,3 +131,76 @@ def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
     assert cflag.average_accuracy > finetune.average_accuracy + 0.02
     assert cflag.forgetting < finetune.forgetting / 2
     assert forgetful.accuracy_matrix == finetune.accuracy_matrix  # no memory, no drift correction: FedAvg
+
+
+# --- a worked case: examples/har -------------------------------------------------------------------------
+
+
+def phones(folder: Path) -> Windows:
+    """Thirty people, five windows of each activity; the file is shuffled, as the compact copies are."""
+    windows = make_windows([(who, what, 5) for who in range(1, 31) for what in range(6)])
+    mixed = np.random.default_rng(5).permutation(len(windows.y))
+    windows = Windows(windows.x[mixed], windows.y[mixed], windows.subject[mixed])
+    write_har_npz(folder, windows)
+    return windows
+
+
+def har_summary() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(HAR / "summary.py"), run_name="summary"))
+
+
+def test_har_gives_every_person_a_client_of_their_own_and_every_task_two_activities(tmp_path: Path) -> None:
+    windows = phones(tmp_path)
+    config = resolve(load_raw(str(HAR / "har.toml")))
+    benchmark = Benchmark(sources.load("har", tmp_path), config)
+    assert (config.clients, config.scenario, config.model) == (30, "class", "cnn1d")
+    assert [task.classes for task in benchmark.tasks] == [(0, 1), (2, 3), (4, 5)]
+    whose = {x.tobytes(): (who, what) for x, who, what in zip(windows.x, windows.subject, windows.y, strict=True)}
+    assert len(whose) == len(windows.y)  # a window tells by itself whose it is
+    for client in range(30):
+        for task in range(3):
+            train, test = benchmark.train(client, task), benchmark.test(client, task)
+            held = [whose[x.tobytes()] for x in torch.cat([train.x, test.x]).numpy()]
+            # A fifth is held out, and nothing is lost, lent or given twice.
+            assert (len(train), len(test)) == (8, 2)
+            assert sorted(held) == sorted((client + 1, what) for what in (2 * task, 2 * task + 1) for _ in range(5))
+
+
+def test_har_runs_from_the_file_to_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    phones(tmp_path)
+    tiny = ["--set", "rounds=2", "--set", "width=2", "--set", "memory.per_task=4", "--set", "memory.sample=4"]
+    where = ["--data-dir", str(tmp_path), "--out", str(tmp_path / "runs"), "--workers", "1", "--quiet"]
+    arguments = ["run", str(HAR / "har.toml"), "--methods", "cflag,finetune", "--seeds", "1,2", *tiny, *where]
+    assert cli.main(arguments) == 0
+    monkeypatch.setattr(sys, "argv", ["summary.py", str(tmp_path / "runs"), "--out", str(tmp_path)])
+    runpy.run_path(str(HAR / "summary.py"), run_name="__main__")
+    numbers = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert set(numbers) == {"cflag", "finetune"}
+    for method in numbers.values():
+        assert method["seeds"] == [1, 2]
+        assert len(method["people"]) == 30
+        # Everyone holds out as many windows as anyone, so the people's mean is the accuracy.
+        assert np.mean(method["people"]) == pytest.approx(method["accuracy"][0], abs=0.06)
+        assert method["gradients"][0] == 2 * 3 * 30 * 8  # rounds, tasks, people, and all they have is one mini-batch
+    assert numbers["cflag"]["gradients"][1] == 2 * 2 * 30 * 4  # the first task has no past
+    assert numbers["finetune"]["gradients"][1] == 0
+    assert (tmp_path / "har.png").read_bytes().startswith(b"\x89PNG")
+    assert "| `cflag` | " in capsys.readouterr().out
+
+
+def test_the_readme_of_har_prints_what_was_measured_with_commands_that_exist() -> None:
+    readme, results = (HAR / "README.md").read_text(), json.loads((HAR / "results.json").read_text())
+    for name, numbers in results.items():
+        assert har_summary().table(numbers) in readme
+        assert all(method["seeds"] == [1234, 1235, 1236] for method in numbers.values())
+        assert f"--out runs/{name}" in readme
+    commands = re.findall(r"^cflag .*", readme.replace("\\\n", " "), re.MULTILINE)
+    assert len(commands) >= 3
+    for command in commands:
+        given = cli._parser().parse_args(shlex.split(command, comments=True)[1:])
+        if "preset" in given:
+            config = resolve(merge(load_raw(str(EXAMPLES.parent / given.preset)), map(parse_setting, given.set)))
+            assert (config.source, config.partition, config.clients) == ("har", "subject", 30)
+    assert (HAR / "har.png").stat().st_size < 150_000
