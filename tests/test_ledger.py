@@ -130,6 +130,18 @@ def test_consistent_means_three_points_and_no_more() -> None:
     assert verdict(66.0, 9.0) == "open"
 
 
+def test_half_a_sweep_is_not_judged() -> None:
+    half = sweep("figure-memory-size", "cifar10-iid", (100.0, 60.0), (300.0, 70.0))
+    missing = Entry("cifar10-iid", "cflag", 600.0, [], None, None)
+    assert judged("A larger memory", half) == {"cifar10-iid": "yes"}
+    assert judged("A larger memory", replace(half, entries=[*half.entries, missing])) == {}
+
+
+def test_seeds_that_only_one_side_has_do_not_count() -> None:
+    many, one = over_seeds({1: 50.0, 2: 90.0, 3: 100.0}), over_seeds({1: 51.0})
+    assert one.minus(many) == Measured(1.0, None, {1: 1.0})
+
+
 def test_sensitivity_compares_the_two_data_sets() -> None:
     both = [entry(group, "cflag", (acc, 1.0), at) for group, at, acc in (
         ("cifar10-iid", 100.0, 80.0), ("cifar10-iid", 600.0, 81.0),

@@ -56,7 +56,7 @@ class Measured:
     def minus(self, other: Measured) -> Measured:
         """Return the difference, seed by seed where that can be."""
         common = self.by_seed.keys() & other.by_seed.keys()
-        if len(common) > 1:
+        if common:
             return over_seeds({seed: self.by_seed[seed] - other.by_seed[seed] for seed in common})
         error = None if self.error is None or other.error is None else hypot(self.error, other.error)
         return Measured(self.mean - other.mean, error)
@@ -95,11 +95,9 @@ def overall(findings: Sequence[Finding]) -> Verdict | None:
 
 
 def _groups(summary: Summary) -> dict[str, list[Entry]]:
-    """Return the entries that have results, by group."""
     groups: dict[str, list[Entry]] = {}
     for entry in summary.entries:
-        if entry.accuracy is not None:
-            groups.setdefault(entry.group, []).append(entry)
+        groups.setdefault(entry.group, []).append(entry)
     return groups
 
 
@@ -119,8 +117,9 @@ def _kept(entry: Entry) -> Measured:
 
 def _against_best(entries: Sequence[Entry], hero: str, by: Callable[[Entry], Measured], part: str) -> list[Finding]:
     """Compare one method with the best of the others."""
-    mine = [e for e in entries if e.method == hero]
-    others = [e for e in entries if e.method != hero]
+    there = [e for e in entries if e.accuracy]
+    mine = [e for e in there if e.method == hero]
+    others = [e for e in there if e.method != hero]
     if not mine or not others:
         return []
     rival = max(others, key=lambda e: by(e).mean)
@@ -145,7 +144,7 @@ def _leads(by: Callable[[Entry], Measured], hero: str = "cflag", only: str = "")
 def _leads_after_each_task(summary: Summary) -> list[Finding]:
     findings = []
     for group, entries in _groups(summary).items():
-        stages = len((entries[0].after_tasks or [[]])[0])
+        stages = max(len((e.after_tasks or [[]])[0]) for e in entries)
         parts = [f for k in range(1, stages) for f in _against_best(entries, "cflag", _after(k), group)]
         ahead = sum(f.verdict == "yes" for f in parts)
         behind = sum(f.verdict == "no" for f in parts)
@@ -183,8 +182,8 @@ def _gamma_varies_more_iid(summary: Summary) -> list[Finding]:
 def _ends(entries: Sequence[Entry], by: Callable[[Entry], Measured]) -> tuple[Measured, str] | None:
     """Return how a number changes from one end of a sweep to the other, and between which."""
     swept = sorted((e for e in entries if e.at is not None), key=lambda e: e.at or 0.0)
-    if len(swept) < 2:
-        return None
+    if len(swept) < 2 or swept[0].accuracy is None or swept[-1].accuracy is None:
+        return None  # half a sweep has no ends
     return by(swept[-1]).minus(by(swept[0])), f"from {swept[0].at:g} to {swept[-1].at:g}"
 
 
