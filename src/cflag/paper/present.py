@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cflag.files import write_atomically, write_json
 from cflag.paper.campaigns import NAMES, Campaign
-from cflag.paper.summary import Entry, Spread, Summary
+from cflag.paper.summary import Entry, Spread, Summary, spread
 from cflag.results.figures import COLOURS, new_panels, save
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def draw(campaign: Campaign, summary: Summary) -> Figure:
         elif campaign.kind == "gamma":
             _draw_gamma(above, entries)
         else:
-            _draw_sweep(above, entries, lambda e: e.accuracy, lambda e: e.paper_accuracy)
-            _draw_sweep(below, entries, lambda e: e.forgetting, lambda e: e.paper_forgetting)
+            _draw_sweep(above, entries, lambda e: e.accuracies, lambda e: e.paper_accuracy)
+            _draw_sweep(below, entries, lambda e: e.forgettings, lambda e: e.paper_forgetting)
             below.set_xlabel(campaign.axis)
             above.set_ylabel("Acc (%)")
             below.set_ylabel("Forget (%)")
@@ -117,11 +117,18 @@ def _draw_tasks(axes: Axes, entries: Sequence[Entry]) -> None:
     axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)")
 
 
-def _draw_sweep(axes: Axes, entries: Sequence[Entry], ours: Pick, theirs: Pick) -> None:
+def _draw_sweep(axes: Axes, entries: Sequence[Entry], ours: Callable[[Entry], list[float]], theirs: Pick) -> None:
+    """Draw a line a method, over the seeds that all its points have: others would bend it."""
     values = sorted({e.at for e in entries if e.at is not None})
     for method in dict.fromkeys(e.method for e in entries):
-        mine = [(values.index(e.at), s) for e in entries if e.method == method and e.at is not None and (s := ours(e))]
-        axes.errorbar([x for x, _ in mine], [mean for _, (mean, _) in mine], [d or 0.0 for _, (_, d) in mine],
+        mine = [e for e in entries if e.method == method and e.seeds]
+        common = set.intersection(*(set(e.seeds) for e in mine)) if mine else set[int]()
+        points = []
+        for e in mine:
+            found = spread([v for seed, v in zip(e.seeds, ours(e), strict=True) if seed in common])
+            if found and e.at is not None:
+                points.append((values.index(e.at), found))
+        axes.errorbar([x for x, _ in points], [mean for _, (mean, _) in points], [d or 0.0 for _, (_, d) in points],
                       marker="o", ms=4, capsize=3, **_look(method))  # fmt: skip
     printed = sorted((values.index(e.at), s[0]) for e in entries if e.at is not None and (s := theirs(e)))
     if printed:
