@@ -113,10 +113,11 @@ def _reproduce(args: argparse.Namespace) -> None:
 def _estimate(console: Console, campaigns: Sequence[Campaign], jobs: Sequence[Job], at_once: int, out: Path) -> None:
     from cflag.paper.reproduce import estimate
 
+    for campaign in campaigns:  # said first: it is known without the data, which timing needs
+        count = sum(len(cell.methods) for cell in campaign.cells)
+        console.print(f"{campaign.name}: {campaign.title}; {count} cells", highlight=False)
     with console.status("timing a few gradients of each benchmark"):
         plan = estimate(jobs, at_once)
-    for campaign in campaigns:
-        console.print(f"{campaign.name}: {campaign.title}", highlight=False)
     console.print(
         f"{plan.runs} runs, {plan.finished} of them finished; about {_duration(plan.seconds)} for the others with "
         f"{at_once} at once; {plan.disk_mb:,.0f} MB of disk, {plan.memory_mb:,.0f} MB of memory; in {out}",
