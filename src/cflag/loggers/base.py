@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from math import isfinite
 from statistics import mean
@@ -36,7 +37,7 @@ SUMMARY = ("average_accuracy", "forgetting", "forgetting_max", "backward_transfe
            "learning_accuracy")  # fmt: skip
 
 
-class Logger(Quiet):
+class Logger(Quiet, ABC):
     """What TensorBoard and MLflow have in common: which numbers they get, and which rounds they have already."""
 
     name = ""
@@ -78,21 +79,21 @@ class Logger(Quiet):
         if status == "FINISHED":
             self.state.keep(self.name, finished=True)
 
+    @abstractmethod
     def open(self, done: int) -> set[int]:
         """Open the log of a run of which so many rounds are done; return the rounds that are in it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Log a round's numbers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sum_up(self, result: Mapping[str, Any]) -> None:
         """Log what result.json has."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self, status: Status) -> None:
         """Close the log."""
-        raise NotImplementedError
 
     def abandon(self, status: Status) -> None:
         """Note how a run ended that another process logged."""

@@ -187,33 +187,31 @@ def _ends(entries: Sequence[Entry], by: Callable[[Entry], Measured]) -> tuple[Me
     return by(swept[-1]).minus(by(swept[0])), f"from {swept[0].at:g} to {swept[-1].at:g}"
 
 
-def _rises(by: Callable[[Entry], Measured], falls: str = "") -> Callable[[Summary], list[Finding]]:
-    """Judge that a number rises along the sweep, or falls in the data set that is named."""
+def _along(
+    by: Callable[[Entry], Measured], verdict: Callable[[str, Measured], Verdict]
+) -> Callable[[Summary], list[Finding]]:
+    """Judge how a number changes from one end of each group's sweep to the other."""
 
     def judge(summary: Summary) -> list[Finding]:
-        findings = []
-        for group, entries in _groups(summary).items():
-            ends = _ends(entries, by)
-            if ends:
-                change, between = ends
-                wanted = Measured(-change.mean, change.error) if falls and group.startswith(f"{falls}-") else change
-                findings.append(Finding(group, wanted.above_zero(), f"{change} points {between}"))
-        return findings
+        return [
+            Finding(group, verdict(group, ends[0]), f"{ends[0]} points {ends[1]}")
+            for group, entries in _groups(summary).items()
+            if (ends := _ends(entries, by))
+        ]
 
     return judge
 
 
-def _stays_consistent(summary: Summary) -> list[Finding]:
-    findings = []
-    for group, entries in _groups(summary).items():
-        ends = _ends(entries, _accuracy)
-        if ends:
-            change, between = ends
-            findings.append(Finding(group, _consistent(change), f"{change} points {between}"))
-    return findings
+def _rises(group: str, change: Measured) -> Verdict:
+    return change.above_zero()
 
 
-def _consistent(change: Measured) -> Verdict:
+def _falls_on_cifar10(group: str, change: Measured) -> Verdict:
+    """It falls on CIFAR10 and rises elsewhere."""
+    return Measured(-change.mean, change.error).above_zero() if group.startswith("cifar10-") else change.above_zero()
+
+
+def _consistent(group: str, change: Measured) -> Verdict:
     if change.mean >= -CONSISTENT:
         return "yes"
     return "no" if change.above_zero() == "no" else "open"
@@ -262,19 +260,19 @@ CLAIMS = (
     Claim(
         "figure-clients",
         f"Accuracy stays consistent from 5 to 15 clients. (Judged: loses at most {CONSISTENT:g} points.)",
-        _stays_consistent,
+        _along(_accuracy, _consistent),
     ),
     Claim(
         "table-clients",
         f"Up to 50 clients accuracy does not deteriorate. (Judged: by at most {CONSISTENT:g} points.)",
-        _stays_consistent,
+        _along(_accuracy, _consistent),
     ),
-    Claim("table-clients", "With more clients less is forgotten.", _rises(_kept)),
+    Claim("table-clients", "With more clients less is forgotten.", _along(_kept, _rises)),
     Claim(
         "figure-memory-sample",
         "With a larger memory sample accuracy falls on CIFAR10 and rises on CIFAR100.",
-        _rises(_accuracy, falls="cifar10"),
+        _along(_accuracy, _falls_on_cifar10),
     ),
-    Claim("figure-memory-size", "A larger memory gives more accuracy.", _rises(_accuracy)),
+    Claim("figure-memory-size", "A larger memory gives more accuracy.", _along(_accuracy, _rises)),
     Claim("figure-memory-size", "CIFAR100 is more sensitive to the memory's size than CIFAR10.", _more_sensitive),
 )
