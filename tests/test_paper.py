@@ -73,6 +73,8 @@ def test_class_incremental_runs_have_rates_of_their_own_at_lite_scale() -> None:
     rates = [load_raw(f"cifar100{kind}-lite")["lwf"] for kind in ("", "-class")]
     assert rates[0] != rates[1]
     assert load_raw("cifar10-class-lite")["lwf"] == rates[1]
+    for cell in find("table-class-iid").cells:
+        assert cell.raw("lite")["lwf"] == rates[1]
 
 
 def test_the_papers_own_settings() -> None:

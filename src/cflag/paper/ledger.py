@@ -160,11 +160,9 @@ def _as_printed(by_scale: dict[str, Summary]) -> Summary | None:
     """Return the paper's own numbers in the place of ours, where it prints them."""
     if not by_scale:
         return None
-    rows = [_any(row) for row in _rows(by_scale)]
     entries = [
         Entry(e.group, e.method, e.at, list(SEEDS), e.paper_accuracy, e.paper_forgetting)
-        for e in rows
-        if e.paper_accuracy
+        for e in map(_any, _rows(by_scale))
     ]
     return replace(next(iter(by_scale.values())), entries=entries)
 
