@@ -46,7 +46,7 @@ class Outcome:
     difference: float
     same: bool
     seconds: float
-    remarks: list[str] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
 
 
 class Deployment:

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.faults import CFLAG
-from cflag.engines.flower.fleet import Process, free_port, quiet_flower, tool
-from cflag.engines.flower.keys import make_client_key, make_server_keys
+from cflag.engines.flower.processes.fleet import Process, free_port, quiet_flower, tool
+from cflag.engines.flower.processes.keys import make_client_key, make_server_keys
 
 WIDTHS = {"5 k": 38, "1 M": 960, "11 M": 3280}
 """The width of the two hidden layers that gives an MLP on digits about so many parameters."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cflag.cli import main
-from cflag.engines.flower.station import Parcel, Station
+from cflag.engines.flower.client.station import Parcel, Station
 
 _count = count()
 _answer = Station.answer

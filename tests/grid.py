@@ -12,10 +12,10 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from cflag import run
+from cflag.commands.server_app import serve
 from cflag.config import Config, flatten, load_raw, merge, resolve
-from cflag.engines.flower import client_app
-from cflag.engines.flower.server_app import serve
-from cflag.engines.flower.station import Stations
+from cflag.engines.flower.client import app as client_app
+from cflag.engines.flower.client.station import Stations
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
 

@@ -86,6 +86,6 @@ class Lab:
         self.server.round += 1
         return self.server.params
 
-    def remark(self, name: str) -> list[Any]:
+    def log(self, name: str) -> list[Any]:
         """Return what each client remarked in the last round, and open a new account."""
-        return [self.engine.account.remarks[k].get(name) for k in sorted(self.engine.account.remarks)]
+        return [self.engine.account.logs[k].get(name) for k in sorted(self.engine.account.logs)]

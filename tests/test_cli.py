@@ -13,7 +13,7 @@ import pytest
 
 import cflag
 from cflag.cli import main
-from cflag.commands.looking import KINDS
+from cflag.commands.inspect import KINDS
 from cflag.config import load_raw, parse_setting, resolve
 from cflag.errors import UserError
 from cflag.paper.campaigns import CAMPAIGNS, SCALES, SOURCES

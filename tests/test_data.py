@@ -22,7 +22,7 @@ from cflag.data.samples import Samples
 from cflag.data.scenarios import make_tasks
 from cflag.data.source import Source, Split
 from cflag.errors import UserError
-from cflag.streams import stream, torch_seed
+from cflag.rng import stream, torch_seed
 
 
 def numbered_split(per_class: Sequence[int], first: int = 0, people: int = 0) -> Split:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.learning.dense import DenseNet
-from cflag.learning.heads import Heads
 from cflag.learning.learner import Learner
 from cflag.safety import one_thread
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from benchmarks.faults import CFLAG, Deployment
 
-from cflag.engines.flower.fleet import APP, free_port, tool
+from cflag.engines.flower.processes.fleet import APP, free_port, tool
 from tests.grid import numbers
 
 ROOT = Path(__file__).parent.parent

@@ -112,7 +112,7 @@ def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch: 
     out, direction = tmp_path / "run", Finetune.direction
 
     def diverging(self: Finetune, client: Client, batch: Samples, **sent: Any) -> torch.Tensor:
-        factor = float("nan") if (client.task, client.occasion.round) == (1, 0) and client.number == 2 else 1.0
+        factor = float("nan") if (client.task, client.context.round) == (1, 0) and client.number == 2 else 1.0
         return factor * direction(self, client, batch, **sent)
 
     with monkeypatch.context() as patch:
@@ -217,7 +217,7 @@ def test_one_run_gives_both_accuracies(tmp_path: Path) -> None:
     settings = {**QUICK, "scenario": "class", "rounds": 4, "batch": 16, "width": 32}
     result = run("digits", method="replay", out=tmp_path / "run", **settings, replay={"lr": 0.1})
     experiment = Experiment(resolve(result.config))
-    model, source = build_model(experiment.config, experiment.outline), experiment.benchmark.source
+    model, source = build_model(experiment.config, experiment.spec), experiment.benchmark.source
     model.load_state_dict(load_state(tmp_path / "run" / "model.safetensors"))
     for task, classes in enumerate(t.classes for t in experiment.benchmark.tasks):
         mine = torch.isin(source.test.y, torch.tensor(classes))
@@ -235,7 +235,7 @@ def test_one_run_gives_both_accuracies(tmp_path: Path) -> None:
 def test_initial_accuracy_is_the_initial_models(tmp_path: Path) -> None:
     config = resolve(merge(load_raw("digits"), flatten(QUICK)))
     experiment = Experiment(config)
-    model, source = build_model(config, experiment.outline), experiment.benchmark.source
+    model, source = build_model(config, experiment.spec), experiment.benchmark.source
     result = experiment.run(tmp_path / "run")
     for task, classes in enumerate(t.classes for t in experiment.benchmark.tasks):
         mine = torch.isin(source.test.y, torch.tensor(classes))
@@ -279,7 +279,7 @@ class Counting(Finetune):
 
     def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
         client.state["rounds"] = client.state.get("rounds", 0) + 1
-        client.remark(rounds=float(client.state["rounds"]))
+        client.log(rounds=float(client.state["rounds"]))
         return super().local_steps(client, steps, **sent)
 
 
@@ -339,7 +339,7 @@ def test_a_cohort_is_asked_and_weighed_by_itself() -> None:
     expected = [0.1 * (2 / 3 * 0.5 + 1 / 3), 0.1 * (2 / 3 + 1 / 3), 0.0]
     assert lab.server.params.tolist() == pytest.approx(expected)
     account = lab.engine.settle()
-    assert account.remarkers() == [0, 2]
+    assert account.participants() == [0, 2]
     assert account.bytes_down == 2 * (3 * 8 + 8)  # three doubles of x, and E
     assert account.cost.current == 3
 

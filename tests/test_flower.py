@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cflag import Experiment
 from cflag.conversation import Answer
-from cflag.engines.flower.wire import pack, unpack
+from cflag.engines.flower.messages import pack, unpack
 from cflag.errors import CflagError, DivergedError
 from cflag.files import load_state
 from cflag.registry import method_names
@@ -217,7 +217,7 @@ def _infinite(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
 
 
 def _infinite_number(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    head["remarks"]["beta"] = float("inf")
+    head["logs"]["beta"] = float("inf")
 
 
 def _short(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -285,7 +285,7 @@ def _endless_number(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
 
 
 def _loss_in_words(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    head["remarks"]["loss"] = "none to speak of"
+    head["logs"]["loss"] = "none to speak of"
 
 
 def _nested(head: dict[str, Any], tensors: dict[str, Tensor]) -> RecordDict:
@@ -523,7 +523,7 @@ def test_two_nodes_cannot_be_one_client(tmp_path: Path) -> None:
     ("change", "words"),
     [
         (lambda head: head.update(version="0.0.1"), "it runs cflag 0.0.1"),
-        (lambda head: head["outline"].update(classes=17), "another benchmark"),
+        (lambda head: head["spec"].update(classes=17), "another benchmark"),
         (lambda head: head.update(number=17), "there are clients 0 to 2"),
         (lambda head: head.update(sizes="many"), "its sizes are many"),
         (lambda head: head.update(error="no data here"), "no data here"),
@@ -549,7 +549,7 @@ def test_a_tensor_that_a_client_holds_is_not_sent_again(tmp_path: Path) -> None:
         for head, tensors in asked:
             whole = [t for t in tensors.values() if t.numel() == size]
             if head.get("question") == "local_steps":
-                assert len(whole) == (1 if head["occasion"][0] else 0)
+                assert len(whole) == (1 if head["context"][0] else 0)
             assert len(whole) <= 1
 
 

@@ -17,12 +17,12 @@ from torch.nn import functional as F
 from cflag import Experiment, run
 from cflag.client import Client
 from cflag.config import flatten, load_raw, merge, resolve
-from cflag.conversation import Occasion
+from cflag.conversation import RoundContext
+from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
 from cflag.experiment import resume
-from cflag.learning.heads import Heads
 from cflag.learning.learner import Learner
 from cflag.memory.base import MemoryOptions
 from cflag.memory.ring import Ring
@@ -102,13 +102,13 @@ def test_the_nearest_mean_by_hand() -> None:
     client = small_client(2, 4)
     samples = Samples(torch.tensor([[3.0, 0.0], [0.0, 5.0]]), torch.tensor([0, 1]), torch.tensor([0, 0]))
     means = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 0.0], [0.0, 0.0]])
-    scores = ICARL.scores(client._learner, samples, means=means)
+    scores = ICARL.predict(client._learner, samples, means=means)
     torch.testing.assert_close(scores[:, :2], torch.tensor([[0.0, -0.8], [-2.0, -0.4]]))
     # Classes without a mean are behind the farthest possible one, in the order of the model's outputs.
     assert bool((scores[:, 2:] < -4).all())
     assert bool(scores.isfinite().all())
     assert scores.argsort(1, descending=True).tolist() == [[0, 1, 2, 3], [1, 0, 2, 3]]
-    assert torch.equal(ICARL.scores(client._learner, samples), client.outputs(samples))
+    assert torch.equal(ICARL.predict(client._learner, samples), client.outputs(samples))
 
 
 def finished_task(client: Client, task: int) -> list[list[float]]:
@@ -124,7 +124,7 @@ def finished_task(client: Client, task: int) -> list[list[float]]:
     x, y = torch.cat(by_class), torch.tensor(labels).repeat_interleave(3)
     mixed = torch.tensor([3, 0, 4, 1, 5, 2])
     client.data = Samples(x[mixed], y[mixed], torch.full((6,), task))
-    client.begin_question("remember", Occasion(task, 0, 6, 1))
+    client.begin_question("remember", RoundContext(task, 0, 6, 1))
     ICARL.remember(client)
     return [rows[[1, 2, 0]].tolist() for rows in by_class]
 
@@ -168,7 +168,7 @@ class Stage:
         self.engine.converse(self.method.end_task(self.server), self.server)
 
     def means(self) -> Tensor:
-        self.engine.converse(self.method.before_test(self.server), self.server)
+        self.engine.converse(self.method.before_eval(self.server), self.server)
         means: Tensor = self.server.state["means"]
         return means
 
@@ -212,7 +212,7 @@ def test_the_nearest_mean_classifies_with_features_nobody_trained() -> None:
     stage = Stage(width=64)  # eight random features would be too few to tell five digits apart
     right = []
     for _ in range(2):
-        counts = stage.engine.evaluate(stage.server, [0], stage.method.tested_with(stage.server))
+        counts = stage.engine.evaluate(stage.server, [0], stage.method.eval_payload(stage.server))
         right.append(sum(row[0][1] for row in counts) / sum(row[0][2] for row in counts))
         stage.end_task()
         stage.means()
@@ -224,7 +224,7 @@ def step(stage: Stage, strength: float, shift: float, batch: int = 10_000) -> Te
     """Return client 0's displacement in one step of task 2, from a model so far from the teacher in every parameter."""
     method = Icarl(replace(stage.config.settings, lr=1.0, strength=strength), LocalOptions(batch=batch))
     client = stage.host.client(0, 1)
-    client.begin_question("local_steps", Occasion(1, 0, sum(stage.server.sizes.values()), 5))
+    client.begin_question("local_steps", RoundContext(1, 0, sum(stage.server.sizes.values()), 5))
     stage.host.learner.load(stage.server.params + shift, stage.server.buffers)
     sent = {"teacher": stage.server.params, "teacher_buffers": stage.server.buffers}
     delta = method.local_steps(client, 1, **sent)["delta"]

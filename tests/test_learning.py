@@ -1,4 +1,4 @@
-"""The learner, heads, optimisers and adaptive rates."""
+"""The learner, heads, optimizers and adaptive rates."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from cflag import Experiment, Source
 from cflag.config import resolve
+from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.errors import UserError
-from cflag.learning.heads import Heads
 from cflag.learning.learner import Learner
-from cflag.learning.optimisers import Optimiser, make_optimiser
+from cflag.learning.optimizers import Optimizer, make_optimizer
 from cflag.learning.rates import Overlap, RateRule, Rates, forgetting_term
 
 ALL_OPEN = Heads(torch.ones(1, 3, dtype=torch.bool), by_task=True)
@@ -384,7 +384,7 @@ def test_all_heads_open_is_plain_cross_entropy() -> None:
     torch.testing.assert_close(loss, F.cross_entropy(logits, samples.y))
 
 
-# Optimisers -----------------------------------------------------------------------------------------------------------
+# Optimizers -----------------------------------------------------------------------------------------------------------
 
 THEIRS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.05),
@@ -394,7 +394,7 @@ THEIRS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
 
 
 @pytest.mark.parametrize("name", THEIRS)
-def test_optimiser_walks_the_way_of_torchs_own(name: str) -> None:
+def test_optimizer_walks_the_way_of_torchs_own(name: str) -> None:
     start = torch.tensor([1.0, -2.0, 3.0, 0.5, 1.0], dtype=torch.float64)
     scale = torch.tensor([1.0, 10.0, 0.1, 3.0, 1e-8], dtype=torch.float64)
 
@@ -402,34 +402,34 @@ def test_optimiser_walks_the_way_of_torchs_own(name: str) -> None:
         return scale * (x + torch.sin(3 * x))  # the last as small as Adam's ε
 
     theirs = start.clone().requires_grad_()
-    ours, optimiser = start, make_optimiser(name)
+    ours, optimizer = start, make_optimizer(name)
     reference = THEIRS[name]([theirs])
     for _ in range(12):
         theirs.grad = gradient(theirs.detach())
         reference.step()
-        ours = ours - 0.05 * optimiser(gradient(ours))
+        ours = ours - 0.05 * optimizer(gradient(ours))
         torch.testing.assert_close(ours, theirs.detach(), rtol=0, atol=1e-6)
     assert (ours - start)[:4].abs().min() > 0.01
 
 
 @pytest.mark.parametrize("name", THEIRS)
-def test_optimiser_leaves_the_direction_alone_and_starts_fresh(name: str) -> None:
+def test_optimizer_leaves_the_direction_alone_and_starts_fresh(name: str) -> None:
     direction = torch.tensor([1.0, -2.0])
-    first = make_optimiser(name)
+    first = make_optimizer(name)
     one = first(direction).clone()
     first(3 * direction)
     assert torch.equal(direction, torch.tensor([1.0, -2.0]))
-    assert torch.equal(make_optimiser(name)(direction), one)
+    assert torch.equal(make_optimizer(name)(direction), one)
 
 
 def test_first_step_of_adam_is_the_sign_and_of_the_others_the_direction() -> None:
     direction = torch.tensor([0.3, -200.0, 0.0])
 
-    def first(optimiser: Optimiser) -> list[float]:
-        return optimiser(direction).tolist()
+    def first(optimizer: Optimizer) -> list[float]:
+        return optimizer(direction).tolist()
 
-    assert first(make_optimiser("adam")) == pytest.approx([1, -1, 0], abs=1e-4)
-    assert first(make_optimiser("sgd")) == first(make_optimiser("momentum")) == direction.tolist()
+    assert first(make_optimizer("adam")) == pytest.approx([1, -1, 0], abs=1e-4)
+    assert first(make_optimizer("sgd")) == first(make_optimizer("momentum")) == direction.tolist()
 
 
 # Rates ----------------------------------------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ def test_interference_alpha_restores_the_memory_steps_progress(
 
 @given(vectors, vectors, vectors, st.floats(1e-3, 1), st.floats(1e-3, 1))
 @settings(deadline=None, max_examples=50)
-def test_interference_with_an_optimiser_removes_it_along_its_own_direction(
+def test_interference_with_an_optimizer_removes_it_along_its_own_direction(
     m: Tensor, a: Tensor, q: Tensor, alpha: float, beta: float
 ) -> None:
     a, q = -facing(a, m), facing(q, m)

@@ -24,7 +24,7 @@ from cflag import run
 from cflag.cli import main
 from cflag.compare import Job, prepare
 from cflag.config import load_raw, merge, resolve
-from cflag.engines.flower.fleet import free_port, tool
+from cflag.engines.flower.processes.fleet import free_port, tool
 from cflag.errors import InterruptedRunError, UserError
 from cflag.experiment import Experiment, resume
 from cflag.loggers.attach import Careful
@@ -346,7 +346,7 @@ def test_a_log_that_is_asked_for_late_has_all_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_store")
 def test_a_fleets_server_logs_every_round_once(tmp_path: Path) -> None:
-    from cflag.engines.flower.server_app import serve
+    from cflag.commands.server_app import serve
 
     raw = merge(load_raw("digits"), [*QUICK.items(), ("engine", "flower"), ("log", BOTH)])
     folder = RunFolder.create(tmp_path / "run", resolve(raw))

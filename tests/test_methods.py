@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from cflag import Experiment, run
 from cflag.config import flatten, load_raw, merge, resolve
-from cflag.conversation import Occasion
+from cflag.conversation import RoundContext
+from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
 from cflag.files import load_state, save_state
 from cflag.learning.distillation import distillation
-from cflag.learning.heads import Heads
 from cflag.memory.base import MemoryOptions
 from cflag.memory.ring import Ring
 from cflag.methods.agem import project
@@ -86,9 +86,9 @@ def test_replay_draws_anew_at_every_step() -> None:
     past: list[Row] = [(1, 0, 0, k) for k in range(50)]
     lab = Lab([past], [[(0, 0, 1, 1)]], (0, 0, 0), method="replay", steps=1)
     client = lab.engine.lanes[0].host.clients[0]  # type: ignore[attr-defined]
-    client.begin_question("local_steps", client.occasion)
+    client.begin_question("local_steps", client.context)
     draws = [client.replay(5).x[:, -1].tolist() for _ in range(4)]
-    client.begin_question("local_steps", client.occasion)
+    client.begin_question("local_steps", client.context)
     again = [client.replay(5).x[:, -1].tolist() for _ in range(4)]
     assert len({tuple(d) for d in draws}) > 1
     assert draws == again
@@ -249,7 +249,7 @@ def test_cflag_can_leave_old_heads_to_the_memory(labels: str) -> None:
     server.sizes = experiment.benchmark.sizes(0)
     engine.converse(experiment.method.end_task(server), server)
     client = host.client(0, 1)
-    client.begin_question("local_steps", Occasion(1, 0, 1, 5))
+    client.begin_question("local_steps", RoundContext(1, 0, 1, 5))
     gradient = experiment.method.components(client).full()[-10:]  # type: ignore[attr-defined]
     old, own = experiment.benchmark.heads.own
     assert (gradient[own] != 0).all()
@@ -296,7 +296,7 @@ def test_derpp_stores_the_global_models_logits_and_pulls_towards_them(tmp_path: 
         method = get_method("derpp")(replace(config.settings, alpha=alpha), config)
         for shift in (0.0, 0.1):
             client = host.client(0, 1)
-            client.begin_question("local_steps", Occasion(1, 0, sum(server.sizes.values()), 5))
+            client.begin_question("local_steps", RoundContext(1, 0, sum(server.sizes.values()), 5))
             host.learner.load(server.params + shift, server.buffers)
             directions[alpha, shift] = method.direction(client, client.data[:8])  # type: ignore[attr-defined]
     torch.testing.assert_close(directions[1e-9, 0.0], directions[1.0, 0.0], rtol=1e-4, atol=1e-6)

@@ -293,7 +293,7 @@ def test_state_of_a_method_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def local_steps(self: Finetune, client: Client, **sent: Any) -> Any:
         visits = int(str(client.state.get("visits", 0))) + 1
         client.state["visits"] = visits
-        client.remark(visits=visits)
+        client.log(visits=visits)
         return steps(self, client, **sent)
 
     monkeypatch.setattr(Finetune, "round", round_)

@@ -65,11 +65,11 @@ def test_round_by_hand(adapt: str, rules: str, alphas: tuple[Fr, Fr], betas: tup
     lab = by_hand(adapt=adapt, rules=rules)
     x = lab.round()
     assert x.tolist() == pytest.approx(combine(alphas, betas), abs=1e-14)
-    assert lab.remark("alpha") == pytest.approx([float(a) for a in alphas], abs=1e-14)
-    assert lab.remark("beta") == pytest.approx([float(b) for b in betas], abs=1e-14)
-    assert lab.remark("lambda") == pytest.approx([-59 / 90, 59 / 30], abs=1e-14)
-    assert lab.remark("case") == ["interference", "transference"]
-    assert lab.server.remarks["gamma"] == pytest.approx(float(GAMMA), abs=1e-13)
+    assert lab.log("alpha") == pytest.approx([float(a) for a in alphas], abs=1e-14)
+    assert lab.log("beta") == pytest.approx([float(b) for b in betas], abs=1e-14)
+    assert lab.log("lambda") == pytest.approx([-59 / 90, 59 / 30], abs=1e-14)
+    assert lab.log("case") == ["interference", "transference"]
+    assert lab.server.logs["gamma"] == pytest.approx(float(GAMMA), abs=1e-13)
 
 
 def test_server_level_beta() -> None:
@@ -79,25 +79,25 @@ def test_server_level_beta() -> None:
     lab = by_hand(adapt="server")
     expected = [float(-(TENTH * M[k] + best * mean_a[k])) for k in range(3)]
     assert lab.round().tolist() == pytest.approx(expected, abs=1e-14)
-    assert lab.server.remarks["server_beta"] == pytest.approx(float(best), abs=1e-15)
+    assert lab.server.logs["server_beta"] == pytest.approx(float(best), abs=1e-15)
     # Γ* = -(1 - Lα)² Λ² / (2 L ‖Σ p_i a_i‖²)
     least = -(Fr(1, 2) ** 2) * Fr(59, 270) ** 2 / (2 * 5 * sum(v * v for v in mean_a))
-    assert lab.server.remarks["gamma_adapted"] == pytest.approx(float(least), abs=1e-15)
+    assert lab.server.logs["gamma_adapted"] == pytest.approx(float(least), abs=1e-15)
 
 
 def test_caps_bind_and_are_counted() -> None:
     lab = by_hand(adapt="worst", rules="both", alpha_cap=0.2, beta_cap=0.005)
     x = lab.round()
     assert x.tolist() == pytest.approx(combine((Fr(1, 5), TENTH), (TENTH, Fr(1, 200))), abs=1e-14)
-    assert lab.remark("capped") == [1, 1]
+    assert lab.log("capped") == [1, 1]
 
 
 def test_paper_caps() -> None:
     """α_i ≤ 2/(L(1+m)) with m = 1 is 1/5; β_i ≤ 1/(4LE) is 1/40, which does not bind here."""
     lab = by_hand(adapt="worst", rules="both", alpha_cap="paper", beta_cap="paper")
     lab.round()
-    assert lab.remark("alpha") == pytest.approx([0.2, 0.1])
-    assert lab.remark("capped") == [1, 0]
+    assert lab.log("alpha") == pytest.approx([0.2, 0.1])
+    assert lab.log("capped") == [1, 0]
 
 
 def test_first_task_is_a_fedtrack_round_without_memory() -> None:
@@ -107,7 +107,7 @@ def test_first_task_is_a_fedtrack_round_without_memory() -> None:
     # then v_1 = (19/20, 0, 0) and (0, 0, -19/20): Δ = β (g + mean v_1), the drift having cancelled.
     step = 0.1 * (0.5 + 0.475)
     assert lab.round().tolist() == pytest.approx([-step, 0, step], abs=1e-15)
-    assert lab.remark("case") == ["none", "none"]
+    assert lab.log("case") == ["none", "none"]
 
 
 def test_tau_example_of_the_paper() -> None:
@@ -228,11 +228,11 @@ def test_interference_is_removed_exactly_by_the_displacement_rule() -> None:
     lab = Lab(PAST, CURRENT, (0, 0, 0), steps=4, optimizer="adam", cflag=own)
     lab.round()
     # Adam's first step is sign(m): q = (1, 0, -1), ⟨m, q⟩ = 2/3 + 1/3 = 1.
-    for alpha, inner, case in zip(lab.remark("alpha"), lab.remark("lambda"), lab.remark("case"), strict=True):
+    for alpha, inner, case in zip(lab.log("alpha"), lab.log("lambda"), lab.log("case"), strict=True):
         if case == "interference":
             # ⟨m, α_i q + D_i⟩ = α ⟨m, q⟩, with D_i = β a_i
             assert alpha * 1 + 0.05 * inner == pytest.approx(0.05, rel=1e-6)
-    assert "interference" in lab.remark("case")
+    assert "interference" in lab.log("case")
 
 
 def test_diminishing_rate() -> None:

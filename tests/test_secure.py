@@ -11,9 +11,9 @@ from flwr.app import Message
 from flwr.compat.common.recorddict_compat import recorddict_to_fitres
 
 from cflag.conversation import Answer
+from cflag.engines.flower.client.station import Station
+from cflag.engines.flower.messages import unpack
 from cflag.engines.flower.secure import RANGE, SecureMean, is_secure, open_question, seal_answer
-from cflag.engines.flower.station import Station
-from cflag.engines.flower.wire import unpack
 from cflag.errors import CflagError, UserError
 from cflag.files import load_state
 from tests.grid import Fleet, local
@@ -73,7 +73,7 @@ def test_nothing_singles_out_a_client(tmp_path: Path) -> None:
             assert recorddict_to_fitres(reply.content, keep_input=True).parameters.tensors == []
             metrics = recorddict_to_fitres(reply.content, keep_input=True).metrics
             assert set(metrics) == {"head"}
-            for word in ("remarks", "loss", 'counts": [[', "samples"):
+            for word in ("logs", "loss", 'counts": [[', "samples"):
                 assert word not in str(metrics["head"])
         return reply
 

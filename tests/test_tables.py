@@ -16,7 +16,7 @@ from cflag.config import flatten, load_raw, merge, resolve
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
 from cflag.learning.estimators import delayed
-from cflag.learning.tables import GradientTable, Workspace
+from cflag.learning.gradient_table import GradientTable, Workspace
 
 HALF = 2.0**-12
 rows = st.lists(st.floats(-1e6, 1e6, width=32), min_size=4, max_size=4).map(torch.tensor)

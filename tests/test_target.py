@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from cflag import Experiment, Source, resume, run
 from cflag.client import Client
 from cflag.config import flatten, load_raw, merge, resolve
-from cflag.conversation import Occasion
+from cflag.conversation import RoundContext
 from cflag.data.samples import Samples
 from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
@@ -55,16 +55,16 @@ class Lab:
         return Target(replace(config.settings, **settings), config)
 
     def made(self, **settings: Any) -> tuple[Samples, dict[str, float]]:
-        """Return a synthetic set made with these settings, and the server's remarks on it."""
+        """Return a synthetic set made with these settings, and the server's logs on it."""
         made = self.method(**settings).synthesise(self.server)
-        remarks, self.server.remarks = self.server.remarks, {}
-        return made, remarks
+        logs, self.server.logs = self.server.logs, {}
+        return made, logs
 
     def client(self, shift: float = 0.0, round: int = 0) -> Client:
         """Return client 0 as it begins on a round of the second task, its model moved by `shift`."""
         client = self.host.client(0, self.server.task)
         self.learner.load(self.server.params + shift, self.server.buffers)
-        client.begin_question("local_steps", Occasion(self.server.task, round, sum(self.server.sizes.values()), 5))
+        client.begin_question("local_steps", RoundContext(self.server.task, round, sum(self.server.sizes.values()), 5))
         return client
 
 
@@ -97,13 +97,13 @@ def answers(lab: Lab, x: Tensor) -> Tensor:
 
 
 def test_the_teacher_knows_synthetic_samples_and_not_noise(lab: Lab) -> None:
-    made, remarks = lab.made()
+    made, logs = lab.made()
     right = float((answers(lab, made.x) == made.y).float().mean())
     noise = torch.randint(0, 256, made.x.shape, generator=torch.Generator().manual_seed(1)).to(torch.uint8)
     assert right > 0.7  # five classes: chance is 0.2
     assert float((answers(lab, noise) == made.y).float().mean()) < 0.4
-    assert remarks["synthetic_accuracy"] == pytest.approx(right)
-    assert set(remarks) == {f"synthetic_{n}" for n in ("accuracy", "classification", "bn", "disagreement")}
+    assert logs["synthetic_accuracy"] == pytest.approx(right)
+    assert set(logs) == {f"synthetic_{n}" for n in ("accuracy", "classification", "bn", "disagreement")}
 
 
 def test_training_the_generator_is_what_makes_them(lab: Lab) -> None:
@@ -127,7 +127,7 @@ def test_images_are_bytes_of_every_old_class_with_the_teachers_logits(lab: Lab, 
 
 def test_a_task_incremental_sample_carries_the_task_of_its_label() -> None:
     lab = Lab(rounds=2, tasks=4, scenario="task")
-    made, remarks = lab.made(samples=48, batch=24)
+    made, logs = lab.made(samples=48, batch=24)
     tasks = lab.experiment.benchmark.tasks
     assert set(made.task.tolist()) == {0, 1, 2}
     assert all(y in tasks[task].classes for y, task in zip(made.y.tolist(), made.task.tolist(), strict=True))
@@ -137,7 +137,7 @@ def test_a_task_incremental_sample_carries_the_task_of_its_label() -> None:
         max(tasks[task].classes, key=lambda c: float(row[c])) == y
         for row, y, task in zip(made.logits, made.y.tolist(), made.task.tolist(), strict=True)
     ]
-    assert remarks["synthetic_accuracy"] == pytest.approx(sum(hits) / 48)
+    assert logs["synthetic_accuracy"] == pytest.approx(sum(hits) / 48)
 
 
 def test_float_samples_stay_float(tmp_path: Path) -> None:

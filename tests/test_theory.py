@@ -217,7 +217,7 @@ MUTANTS = {
         CFlag, "local_steps", "            a += v", "            a += beta * v", {"Line 12, server step"},
     ),
     "weights not normalised": (
-        LocalEngine, "ask", "reply.samples / occasion.samples", "reply.samples / server.sizes[0]",
+        LocalEngine, "ask", "reply.samples / context.samples", "reply.samples / server.sizes[0]",
         {"Eq. (4), local step", "Line 12, server step"},
     ),
     "memory gradient of one client only": (

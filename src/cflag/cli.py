@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cflag.commands import experiments, fleet, looking, paper
+from cflag.commands import experiments, fleet, inspect, paper
 from cflag.errors import CflagError
 
 
@@ -41,9 +41,9 @@ def _parser() -> argparse.ArgumentParser:
     fleet.add_fleet(commands)
     paper.add_reproduce(commands)
     paper.add_ledger(commands)
-    looking.add_watch_and_report(commands)
+    inspect.add_watch_and_report(commands)
     paper.add_theory(commands)
-    looking.add_lists(commands)
+    inspect.add_lists(commands)
     return parser
 
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cflag.conversation import Cost, Occasion
+from cflag.conversation import Cost, RoundContext
 from cflag.data.samples import Samples
-from cflag.learning.tables import GradientTable, Workspace
+from cflag.learning.gradient_table import GradientTable, Workspace
 from cflag.memory.base import Memory
-from cflag.streams import stream, torch_seed
+from cflag.rng import stream, torch_seed
 
 if TYPE_CHECKING:
-    from cflag.learning.heads import Heads
+    from cflag.data.heads import Heads
     from cflag.learning.learner import Learner, Loss
 
 T = TypeVar("T")
@@ -38,9 +38,9 @@ class Client:
         self.memory = memory
         self.state: dict[str, Any] = {}
         self.data: Samples
-        self.occasion = Occasion(0, -1, 0, 0)
+        self.context = RoundContext(0, -1, 0, 0)
         self.cost = Cost()
-        self.remarks: dict[str, float | str] = {}
+        self.logs: dict[str, float | str] = {}
         self._losses: list[tuple[str, float, int]] = []
         self._seed = seed
         self._learner = learner
@@ -67,26 +67,26 @@ class Client:
     @property
     def task(self) -> int:
         """The number of the current task, from 0."""
-        return self.occasion.task
+        return self.context.task
 
     @property
     def share(self) -> float:
         """p_i: this client's part of all current samples."""
-        return len(self.data) / self.occasion.samples
+        return len(self.data) / self.context.samples
 
     @property
     def peers(self) -> int:
         """N: how many clients take part in this round."""
-        return self.occasion.clients
+        return self.context.clients
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return this client's random stream for a purpose in this round."""
-        return stream(self._seed, purpose, self.number, self.occasion.task, self.occasion.round)
+        return stream(self._seed, purpose, self.number, self.context.task, self.context.round)
 
     def value_and_grad(self, samples: Samples, loss: Loss | None = None) -> tuple[float, Tensor]:
         """Return the mean loss (or another one) on samples and its flat gradient at `params`, counted as cost."""
         count = len(samples)
-        old = count - samples.of_task.get(self.occasion.task, 0)
+        old = count - samples.of_task.get(self.context.task, 0)
         self.cost.memory += old
         self.cost.current += count - old
         value, gradient = self._learner.value_and_grad(samples, loss)
@@ -142,9 +142,9 @@ class Client:
         self.cost.current += len(samples)
         return self._learner.mean_squared_gradient(samples)
 
-    def remark(self, **values: float | str) -> None:
+    def log(self, **values: float | str) -> None:
         """Note something about this client for the metrics; no method's result may depend on it."""
-        self.remarks.update(values)
+        self.logs.update(values)
 
     def new_table(self, count: int) -> GradientTable:
         """Return a table for `count` gradients, in the precision that its bound allows."""
@@ -187,13 +187,13 @@ class Client:
         self._scratch.clear()
         self._workspace.dropped(self)
 
-    def begin_question(self, question: str, occasion: Occasion) -> None:
+    def begin_question(self, question: str, context: RoundContext) -> None:
         """Start on a question with a clean account and this question's own randomness."""
-        if occasion != self.occasion:
+        if context != self.context:
             self.drop_scratch()
-        self.occasion = occasion
-        self.cost, self.remarks, self._losses, self._replay = Cost(), {}, [], None
-        self._learner.current = occasion.task
+        self.context = context
+        self.cost, self.logs, self._losses, self._replay = Cost(), {}, [], None
+        self._learner.current = context.task
         self._question = question
         self._reseed(question)
 
@@ -202,11 +202,11 @@ class Client:
         for name in ("loss", "memory_loss"):
             seen = [(loss, n) for kind, loss, n in self._losses if kind == name]
             if seen:
-                self.remarks[name] = sum(loss * n for loss, n in seen) / sum(n for _, n in seen)
+                self.logs[name] = sum(loss * n for loss, n in seen) / sum(n for _, n in seen)
 
     def _reseed(self, purpose: str) -> None:
         """Dropout and the like draw from torch's own generator."""
-        here = self.occasion
+        here = self.context
         seed = torch_seed(self._seed, purpose, self.number, here.task, here.round)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would note down a stack trace for CUDA each time
         if self.params.is_cuda:

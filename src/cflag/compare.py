@@ -100,7 +100,7 @@ def price(config: Config, budget: Budget) -> Price:
             begin, cohort = cost_of(method.begin_task(server)), experiment.cohort(server)
             first = begin + cost_of(method.round(server), cohort=cohort)
             a_round = cost_of(method.round(server), cohort=cohort)
-            end = cost_of(method.end_task(server), method.before_test(server))
+            end = cost_of(method.end_task(server), method.before_eval(server))
             prices.append(Price(first - a_round + end, a_round))
     return Price(fmean(p.task for p in prices), fmean(p.round for p in prices))
 

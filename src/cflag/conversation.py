@@ -52,7 +52,7 @@ Conversation = Generator[Ask, Mean, None]
 
 
 @dataclass(frozen=True)
-class Occasion:
+class RoundContext:
     """When a question is asked, and of whom: what a client may know beside the question itself."""
 
     task: int
@@ -76,12 +76,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's answer with what is not averaged: its size, its cost, and remarks for the metrics."""
+    """A client's answer with what is not averaged: its size, its cost, and logs for the metrics."""
 
     answer: Answer
     samples: int
     cost: Cost
-    remarks: Mapping[str, float | str]
+    logs: Mapping[str, float | str]
 
 
 def nbytes(values: Mapping[str, Value]) -> int:

@@ -18,8 +18,8 @@ from torch import nn
 from cflag.config import CUSTOM, Config, flatten, load_raw, merge, resolve
 from cflag.data import sources
 from cflag.data.benchmark import Benchmark
-from cflag.data.outline import Outline
 from cflag.data.source import Source
+from cflag.data.spec import Spec
 from cflag.engines.engine import Counts, Engine
 from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
@@ -33,9 +33,9 @@ from cflag.results.display import Bar, Display, Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.history import History
 from cflag.results.result import Result
+from cflag.rng import stream, torch_seed
 from cflag.safety import cores, explain_failures, one_thread, require_flower, stop_requests
 from cflag.server import Server
-from cflag.streams import stream, torch_seed
 
 FORMAT = 3
 """The version of a checkpoint's contents; another one's vectors may lie in another order."""
@@ -50,24 +50,24 @@ class Experiment:
         source: Source | None = None,
         model: nn.Module | None = None,
         loss: Loss | None = None,
-        outline: Outline | None = None,
+        spec: Spec | None = None,
     ) -> None:
         self.config = config
         _check_custom(config.model, model, "model")
-        if outline is None:
+        if spec is None:
             self.benchmark = self._load(source)
-            outline = self.benchmark.outline
-        self.outline = outline
+            spec = self.benchmark.spec
+        self.spec = spec
         self.method: Method = get_method(config.method)(config.settings, config)
         self.learner = Learner(
-            copy.deepcopy(model) if model is not None else build_model(config, outline),
-            outline.heads,
-            outline.normalise,
+            copy.deepcopy(model) if model is not None else build_model(config, spec),
+            spec.heads,
+            spec.normalise,
             config.device,
             loss,
             channels_last=model is None and config.model in CHANNELS_LAST,
         )
-        self.learner.check(outline.blank(), outline.classes)
+        self.learner.check(spec.blank(), spec.classes)
         self._initial = (self.learner.params.clone(), self.learner.buffers.clone())
 
     def _load(self, source: Source | None) -> Benchmark:
@@ -99,11 +99,11 @@ class Experiment:
     def cohort(self, server: Server, away: frozenset[int] = frozenset()) -> Sequence[int] | None:
         """Draw the clients that take part in a round, or None where everyone does; others stand in for those away."""
         count = self.config.cohort_size()
-        if count == self.outline.clients:
+        if count == self.spec.clients:
             return None
         rng = stream(self.config.seed, "cohort", server.task, server.round)
-        drawn = rng.choice(self.outline.clients, size=count, replace=False).tolist()
-        spare = rng.permutation([n for n in range(self.outline.clients) if n not in drawn]).tolist() if away else []
+        drawn = rng.choice(self.spec.clients, size=count, replace=False).tolist()
+        spare = rng.permutation([n for n in range(self.spec.clients) if n not in drawn]).tolist() if away else []
         present = [number for number in [*drawn, *spare] if number not in away]
         absent = [number for number in drawn if number in away]  # where too few are here, the engine waits for them
         return sorted([*present, *absent][:count])
@@ -124,7 +124,7 @@ class Experiment:
         if CUSTOM in (self.config.source, self.config.model):
             raise UserError("engine = 'flower-sim' starts processes that know built-in sources and models only")
         with explain_failures(folder.path), require_flower():
-            from cflag.engines.flower.deploy import simulate
+            from cflag.engines.flower.processes.deploy import simulate
 
             return simulate(folder, self.config, display)
 
@@ -138,7 +138,7 @@ class Experiment:
 
     def _learn(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """The story: task after task, round after round."""
-        tasks, rounds, method = len(self.outline.tasks), self.config.rounds, self.method
+        tasks, rounds, method = len(self.spec.tasks), self.config.rounds, self.method
         server = self.server()
         history = self._restore(engine, folder, server)
         display.start(self.config.method, tasks, rounds, history.done)
@@ -170,9 +170,9 @@ class Experiment:
         if not last and (server.round + 1) % self.config.eval_every:
             return None
         with nullcontext() if last else engine.uncounted():  # tests in between are for the curves alone
-            engine.converse(self.method.before_test(server), server)
-        tasks = range(len(self.outline.tasks) if last else server.task + 1)
-        return engine.evaluate(server, tasks, self.method.tested_with(server))
+            engine.converse(self.method.before_eval(server), server)
+        tasks = range(len(self.spec.tasks) if last else server.task + 1)
+        return engine.evaluate(server, tasks, self.method.eval_payload(server))
 
     def _checkpoint(
         self, engine: Engine, folder: RunFolder, server: Server, history: History, record: dict[str, Any]
@@ -193,7 +193,7 @@ class Experiment:
         """Take up the last checkpoint, where there is one."""
         saved = folder.load_checkpoint()
         if saved is None:
-            return History(self.outline.by_task)
+            return History(self.spec.by_task)
         if saved.pop("format", None) != FORMAT:
             raise UserError(f"{folder.path} was begun by another version of cflag; start a new run")
         refuse_changed(saved.pop("config"), self.config.numbers(), folder.path)
@@ -269,11 +269,11 @@ def refuse_changed(before: Mapping[str, Any], now: Mapping[str, Any], path: Path
             )
 
 
-def build_model(config: Config, outline: Outline) -> nn.Module:
+def build_model(config: Config, spec: Spec) -> nn.Module:
     """Build a built-in model; its initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(config.seed, "model"))
-        model: nn.Module = MODELS.get(config.model)(outline.shape, outline.classes, config)
+        model: nn.Module = MODELS.get(config.model)(spec.shape, spec.classes, config)
     return model
 
 

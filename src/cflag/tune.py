@@ -43,13 +43,15 @@ class Search:
         optuna = _optuna()
         self.method = method
         self.raw = raw
-        self.space = get_method(method).space
-        if not self.space:
+        self.search_space = get_method(method).search_space
+        if not self.search_space:
             raise UserError(f"method '{method}' declares no space to tune")
         sampler = optuna.samplers.TPESampler(seed=seed % 2**32)
         self.study: Study = optuna.create_study(direction="maximize", sampler=sampler)
         now = vars(self.config({}).settings)
-        self.study.enqueue_trial({name: now[name] for name, choice in self.space.items() if _within(now[name], choice)})
+        self.study.enqueue_trial(
+            {name: now[name] for name, choice in self.search_space.items() if _within(now[name], choice)}
+        )
 
     def config(self, found: Mapping[str, Any]) -> Config:
         """Return the run's config with these settings of the method."""
@@ -59,7 +61,7 @@ class Search:
     def ask(self) -> Trial:
         """Return a trial whose `params` are the settings to try next."""
         trial = self.study.ask()
-        for name, choice in self.space.items():
+        for name, choice in self.search_space.items():
             if isinstance(choice, list):
                 trial.suggest_categorical(name, choice)
             else:
@@ -141,7 +143,7 @@ def load_tuned(paths: Sequence[Path], methods: Sequence[str], seeds: Sequence[in
         uneven = ", ".join(f"{path}: {count}" for count, path in trials.items())
         raise UserError(f"every method must be tuned with the same number of trials ({uneven})")
     for method in methods:
-        if method not in found and get_method(method).space:
+        if method not in found and get_method(method).search_space:
             raise UserError(f"{', '.join(map(str, paths))}: '{method}' was not tuned; run 'cflag tune {method} ...'")
     return {method: found[method] for method in methods if method in found}
 

@@ -88,7 +88,7 @@ def _add_poll(parser: argparse.ArgumentParser) -> None:
 
 def _deploy(args: argparse.Namespace) -> None:
     with require_flower():
-        from cflag.engines.flower.deploy import FleetOptions, deploy
+        from cflag.engines.flower.processes.deploy import FleetOptions, deploy
     data = absolute(args.data_dir) if args.data_dir else os.environ.get("CFLAG_DATA", "")
     fleet = FleetOptions(data, args.keep, args.database, args.poll)
     _fleet(args, lambda folder, display: deploy(folder, fleet, display))
@@ -96,7 +96,7 @@ def _deploy(args: argparse.Namespace) -> None:
 
 def _server(args: argparse.Namespace) -> None:
     with require_flower():
-        from cflag.engines.flower.deploy import ServerOptions, serve
+        from cflag.engines.flower.processes.deploy import ServerOptions, serve
     for name in ("ca.crt", "server.pem", "server.key"):
         if not (args.keys / name).is_file():
             raise UserError(f"{args.keys / name}: there is no such file; 'cflag keys server {args.keys}' makes it")
@@ -128,7 +128,7 @@ def _fleet(args: argparse.Namespace, carry: Callable[[RunFolder, Display], Resul
 
 def _keys_server(args: argparse.Namespace) -> None:
     with require_flower():
-        from cflag.engines.flower.keys import make_server_keys
+        from cflag.engines.flower.processes.keys import make_server_keys
     hosts = [*names_in("--host", args.host), "localhost", "127.0.0.1"]
     for path in make_server_keys(args.folder, list(dict.fromkeys(hosts))):
         print(path)
@@ -137,7 +137,7 @@ def _keys_server(args: argparse.Namespace) -> None:
 
 def _keys_client(args: argparse.Namespace) -> None:
     with require_flower():
-        from cflag.engines.flower.keys import make_client_key
+        from cflag.engines.flower.processes.keys import make_client_key
     for path in make_client_key(args.folder, args.name):
         print(path)
     print(f"copy {args.folder / args.name}.pub to the server's KEYS/clients/ under a name of its own")
@@ -145,7 +145,7 @@ def _keys_client(args: argparse.Namespace) -> None:
 
 def _client(args: argparse.Namespace) -> None:
     with require_flower():
-        from cflag.engines.flower.node import NodeOptions, run_client
+        from cflag.engines.flower.processes.node import NodeOptions, run_client
     names = ("superlink", "ca", "key", "number", "state", "device", "poll")
     data = absolute(args.data) if args.data else os.environ.get("CFLAG_DATA", "")
     run_client(NodeOptions(**{name: getattr(args, name) for name in names}, data=data))

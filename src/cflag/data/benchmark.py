@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cflag.data.outline import Outline
+from cflag.data.heads import Heads
 from cflag.data.partitions import Indices, by_shares, by_subject, draw_shares, in_turn, refuse_poor
 from cflag.data.samples import Samples
 from cflag.data.scenarios import make_tasks
 from cflag.data.source import Source, Split
+from cflag.data.spec import Spec
 from cflag.errors import UserError
-from cflag.learning.heads import Heads
-from cflag.streams import stream
+from cflag.rng import stream
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Benchmark:
         self.options = options
         self.source = source = _resized(_reduced(source, options), options.image_size)
         self.tasks = make_tasks(source, options.scenario, options.tasks, options.class_order, options.seed)
-        self.outline = Outline(
+        self.spec = Spec(
             shape=source.shape,
             dtype=str(source.train.x.dtype).removeprefix("torch."),
             classes=source.classes,
@@ -74,11 +74,11 @@ class Benchmark:
     @property
     def heads(self) -> Heads:
         """Which outputs belong to which task."""
-        return self.outline.heads
+        return self.spec.heads
 
     def normalise(self, x: Tensor) -> Tensor:
         """Turn raw samples into what a model takes."""
-        return self.outline.normalise(x)
+        return self.spec.normalise(x)
 
     def sizes(self, task: int) -> dict[int, int]:
         """Return how many training samples each client has of a task."""

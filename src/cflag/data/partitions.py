@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cflag.data.source import Split
 from cflag.errors import UserError
-from cflag.streams import stream
+from cflag.rng import stream
 
 Indices = NDArray[np.int64]
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from cflag.data.source import Source
 from cflag.errors import UserError
-from cflag.streams import stream
+from cflag.rng import stream
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Account:
         self.cost = Cost()
         self.bytes_up = 0
         self.bytes_down = 0
-        self.remarks: dict[int, dict[str, float | str]] = {}
+        self.logs: dict[int, dict[str, float | str]] = {}
         self.missing: dict[int, str] = {}
         """Clients that were asked and gave no answer that could be used, and why."""
         self.anonymous = False
@@ -37,12 +37,12 @@ class Account:
         """Enter a client's reply; of a remark made in two questions of a round the first counts."""
         self.cost += reply.cost
         self.bytes_up += nbytes(reply.answer)
-        if reply.remarks:
-            self.remarks[number] = {**reply.remarks, **self.remarks.get(number, {})}
+        if reply.logs:
+            self.logs[number] = {**reply.logs, **self.logs.get(number, {})}
 
-    def remarkers(self) -> list[int]:
+    def participants(self) -> list[int]:
         """Return the clients that remarked something: those that took part in the round itself."""
-        return sorted(self.remarks)
+        return sorted(self.logs)
 
 
 class Engine(ABC):
@@ -102,10 +102,10 @@ class Engine(ABC):
             return
 
     def converse_around(self, conversation: Conversation, server: Server) -> None:
-        """Carry a conversation before or after a task, with everyone; remarks are for those of a round alone."""
-        remarks = dict(self.account.remarks)
+        """Carry a conversation before or after a task, with everyone; logs are for those of a round alone."""
+        logs = dict(self.account.logs)
         self.converse(conversation, server)
-        self.account.remarks = remarks
+        self.account.logs = logs
 
     def settle(self) -> Account:
         """Return the account since the last time, and open a new one."""
@@ -188,7 +188,7 @@ def _shapes(answer: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def check_finite(reply: Reply, number: int, ask: Ask, server: Server) -> None:
     """Refuse an answer that is no longer a number, before it reaches the model."""
-    values = {**reply.answer, **{k: v for k, v in reply.remarks.items() if isinstance(v, float)}}
+    values = {**reply.answer, **{k: v for k, v in reply.logs.items() if isinstance(v, float)}}
     for name, value in values.items():
         if not _finite(value):
             raise DivergedError(

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from cflag.client import Client
-from cflag.conversation import Ask, Occasion, Reply, Value
+from cflag.conversation import Ask, Reply, RoundContext, Value
 from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
 from cflag.files import load_state, save_states
+from cflag.learning.gradient_table import Workspace
 from cflag.learning.learner import Learner
-from cflag.learning.tables import Workspace
 from cflag.memory import MEMORIES
 from cflag.memory.base import Memory, MemoryOptions
 from cflag.methods.base import Method
@@ -62,24 +62,24 @@ class Host:
         self.task_of: dict[int, int] = {}
         self.data = Holdings(data_limit)
         self.workspace = Workspace(method.local.table_bytes)
-        self.occasion: Occasion | None = None
+        self.context: RoundContext | None = None
 
-    def answer(self, whom: Sequence[Whom], ask: Ask, model: GlobalModel, occasion: Occasion) -> Iterator[Reply]:
+    def answer(self, whom: Sequence[Whom], ask: Ask, model: GlobalModel, context: RoundContext) -> Iterator[Reply]:
         """Let each client answer a question, starting from the global model."""
-        if occasion != self.occasion:
+        if context != self.context:
             self.workspace.clear()
-            self.occasion = occasion
+            self.context = context
         for number, saved in whom:
-            client = self.client(number, occasion.task, saved)
+            client = self.client(number, context.task, saved)
             before = client.kept()
             self.learner.load(model.params, model.buffers)
-            client.begin_question(ask.question, occasion)
+            client.begin_question(ask.question, context)
             answer = getattr(self.method, ask.question)(client, **ask.sent)
             client.end_question()
             after = client.kept()
             if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
                 self.changed.add(number)
-            yield Reply(answer, len(client.data), client.cost, client.remarks)
+            yield Reply(answer, len(client.data), client.cost, client.logs)
 
     def evaluate(
         self,
@@ -98,7 +98,7 @@ class Host:
             counts[:, 2] = sizes
             if sizes.any():
                 samples = Samples.cat([self.benchmark.tests(group, task) for task in tasks])
-                right = self.learner.right(self.method.scores(self.learner, samples, **sent), samples)
+                right = self.learner.right(self.method.predict(self.learner, samples, **sent), samples)
                 owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
                 counts[:, :2].index_add_(0, owner, right.long())
             yield counts.view(len(tasks), len(group), 3).transpose(0, 1)

@@ -153,4 +153,4 @@ def _detached(reply: Any) -> Any:
     if not isinstance(reply, Reply):
         return reply
     answer = {k: v.clone() if isinstance(v, Tensor) and v.nbytes > SMALL else v for k, v in reply.answer.items()}
-    return Reply(answer, reply.samples, reply.cost, reply.remarks)
+    return Reply(answer, reply.samples, reply.cost, reply.logs)

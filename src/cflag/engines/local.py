@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from cflag.conversation import Ask, Mean, Occasion, Reply, Value
+from cflag.conversation import Ask, Mean, Reply, RoundContext, Value
 from cflag.engines.engine import Counts, Engine, RunningMean, check_finite
 from cflag.engines.host import GlobalModel, Host, Whom
 from cflag.engines.lanes import HereLane, Lane, WorkerLane
@@ -39,14 +39,14 @@ class LocalEngine(Engine):
     def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
         """Put a question to every client of a cohort; return the weighted mean of the answers, Σ p_i answer_i."""
         numbers = self.everyone if cohort is None else cohort
-        occasion = Occasion(server.task, server.round, sum(server.sizes[n] for n in numbers), len(numbers))
+        context = RoundContext(server.task, server.round, sum(server.sizes[n] for n in numbers), len(numbers))
         self.count_down(ask, server, numbers)
         mean = RunningMean()
         model = GlobalModel(server.params, server.buffers)
-        for number, reply in self._answers(numbers, ask, model, occasion):
+        for number, reply in self._answers(numbers, ask, model, context):
             self.account.add(number, reply)
             check_finite(reply, number, ask, server)
-            mean.add(reply.answer, reply.samples / occasion.samples, number)
+            mean.add(reply.answer, reply.samples / context.samples, number)
         return mean.result()
 
     def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:

@@ -1,1 +1,1 @@
-"""Learning: flat parameters, heads, gradient estimators, local optimisers, adaptive rates."""
+"""Learning: flat parameters, heads, gradient estimators, local optimizers, adaptive rates."""

@@ -16,9 +16,9 @@ from cflag.data.samples import Samples
 
 if TYPE_CHECKING:
     from cflag.client import Client
+    from cflag.learning.gradient_table import GradientTable
     from cflag.learning.learner import Loss
     from cflag.learning.smoothness import PathSmoothness
-    from cflag.learning.tables import GradientTable
 
 
 class Components:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.dense import DenseNet
-from cflag.learning.heads import Heads
 
 Loss = Callable[[Tensor, Samples], Tensor]
 """The mean loss of a model's outputs on samples."""

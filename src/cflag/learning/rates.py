@@ -17,7 +17,7 @@ class Overlap:
     steps: float
     """‖a‖²."""
     memory: float
-    """⟨m, q⟩ with q the memory step's direction after its optimiser: ‖m‖² for SGD."""
+    """⟨m, q⟩ with q the memory step's direction after its optimizer: ‖m‖² for SGD."""
 
     @staticmethod
     def between(m: Tensor, a: Tensor, q: Tensor) -> Overlap:

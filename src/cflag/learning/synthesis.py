@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from cflag.data.samples import Samples
 from cflag.learning.distillation import distillation
 from cflag.learning.learner import Learner
-from cflag.learning.optimisers import Adam
+from cflag.learning.optimizers import Adam
 from cflag.models.generator import NOISE, Generator
 
 TEMPERATURE = 2.0
@@ -109,7 +109,7 @@ class Workshop:
         assert made.logits is not None
         return float((self.heads.mask(made.logits, made.task, self.last).argmax(1) == made.y).float().mean())
 
-    def remarks(self) -> dict[str, float]:
+    def logs(self) -> dict[str, float]:
         """Return the mean losses of the finished batches."""
         return {f"synthetic_{name}": fmean(row[name] for row in self.losses) for name in self.losses[0]}
 

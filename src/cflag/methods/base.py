@@ -13,7 +13,7 @@ from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.estimators import Components
-from cflag.learning.optimisers import make_optimiser
+from cflag.learning.optimizers import make_optimizer
 
 if TYPE_CHECKING:
     from cflag.client import Client
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalOptions:
-    """Local training, the same for every method: mini-batch (component) size, how long, which optimiser."""
+    """Local training, the same for every method: mini-batch (component) size, how long, which optimizer."""
 
     batch: int = 32
     epochs: float = 2.0
@@ -34,7 +34,7 @@ class LocalOptions:
     of a round. Beyond it they are computed again; a client whose own table is larger holds it in half precision."""
 
 
-Space = Mapping[str, tuple[float, float] | list[Any]]
+SearchSpace = Mapping[str, tuple[float, float] | list[Any]]
 """What `cflag tune` may choose of a method's settings: a range, searched on a log scale, or a list of values."""
 
 
@@ -53,7 +53,7 @@ class Method:
 
     Settings: ClassVar[type[Any]] = NoSettings
     uses_memory: ClassVar[bool] = False
-    space: ClassVar[Space] = {}
+    search_space: ClassVar[SearchSpace] = {}
 
     def __init__(self, settings: Any, local: LocalOptions) -> None:
         self.settings = settings
@@ -72,15 +72,15 @@ class Method:
         if self.uses_memory:
             yield Ask(self.remember)
 
-    def before_test(self, server: Server) -> Conversation:
+    def before_eval(self, server: Server) -> Conversation:
         """Before the model is tested, for a method whose answers need more than the model."""
         yield from ()
 
-    def tested_with(self, server: Server) -> dict[str, Value | None]:
-        """Return what `scores` needs beside the model."""
+    def eval_payload(self, server: Server) -> dict[str, Value | None]:
+        """Return what `predict` needs beside the model."""
         return {}
 
-    def scores(self, learner: Learner, samples: Samples, **sent: Any) -> Tensor:
+    def predict(self, learner: Learner, samples: Samples, **sent: Any) -> Tensor:
         """Return a score of each class for each held-out sample, (n, outputs): here the global model's outputs."""
         return learner.outputs(samples)
 
@@ -119,7 +119,7 @@ class FedAvg(Method):
     """
 
     Settings: ClassVar[type[Any]] = FedAvgSettings
-    space: ClassVar[Space] = {"lr": (0.05, 0.4)}
+    search_space: ClassVar[SearchSpace] = {"lr": (0.05, 0.4)}
 
     def round(self, server: Server) -> Conversation:
         """Ask for local training; move by the mean displacement."""
@@ -133,10 +133,10 @@ class FedAvg(Method):
 
     def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
         """E steps along `direction` from the global model."""
-        x, lr, optimiser = client.params, self.settings.lr, make_optimiser(self.local.optimizer)
+        x, lr, optimizer = client.params, self.settings.lr, make_optimizer(self.local.optimizer)
         start = x.clone()
         for batch in islice(self.batches(client), steps):
-            x -= lr * optimiser(self.direction(client, batch, **sent))
+            x -= lr * optimizer(self.direction(client, batch, **sent))
         return {"delta": start - x, "buffers": client.buffers}
 
     def batches(self, client: Client) -> Iterator[Samples]:

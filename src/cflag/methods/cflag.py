@@ -20,11 +20,11 @@ from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Mean
 from cflag.errors import UserError
 from cflag.learning.estimators import Components, delayed, minibatch
-from cflag.learning.optimisers import make_optimiser
+from cflag.learning.gradient_table import GradientTable
+from cflag.learning.optimizers import make_optimizer
 from cflag.learning.rates import Overlap, RateRule, Rates, forgetting_term
 from cflag.learning.smoothness import UNSEEN, PathSmoothness, from_shares, probe, share_of
-from cflag.learning.tables import GradientTable
-from cflag.methods.base import Method, Space
+from cflag.methods.base import Method, SearchSpace
 from cflag.server import Server
 
 
@@ -109,7 +109,7 @@ class CFlag(Method):
 
     Settings: ClassVar[type[Any]] = CFlagSettings
     uses_memory = True
-    space: ClassVar[Space] = {"alpha": (0.05, 0.2), "beta": (0.05, 0.3)}
+    search_space: ClassVar[SearchSpace] = {"alpha": (0.05, 0.2), "beta": (0.05, 0.3)}
     settings: CFlagSettings
 
     def begin_task(self, server: Server) -> Conversation:
@@ -160,9 +160,9 @@ class CFlag(Method):
         if g is not None:
             at_start = client.recall("start", lambda: self.at_start(components))
             correction = self.settings.drift * (g - components.mean(at_start))
-        optimiser, seen = make_optimiser(self.local.optimizer), PathSmoothness(x_t) if L is not None else None
+        optimizer, seen = make_optimizer(self.local.optimizer), PathSmoothness(x_t) if L is not None else None
         for v in islice(self.estimates(components, at_start, seen), steps):
-            x -= beta * optimiser(correction + v)
+            x -= beta * optimizer(correction + v)
             a += v
         drift = steps * correction
         if self.local.optimizer != "sgd":  # the displacement rule: β a_i is what the steps came to, drift and all
@@ -175,13 +175,13 @@ class CFlag(Method):
     def adapt_rates(self, client: Client, m: Tensor | None, a: Tensor, drift: Tensor, rule: RateRule) -> Answer:
         """AdapLR (Algorithm 2): the client's own rates α_i and β_i, and Δ_i with them."""
         if m is None:
-            client.remark(beta=rule.beta, case="none")
+            client.log(beta=rule.beta, case="none")
             return {"delta": rule.beta * (drift + a), "buffers": client.buffers}
         q = self.memory_direction(m)
         overlap = Overlap.between(m, a, q)
         rates = rule.adapt(overlap, client.share * (client.peers if self.settings.adapt == "worst" else 1))
-        client.remark(alpha=rates.alpha, beta=rates.beta, case=rates.case, capped=rates.capped)
-        client.remark(**{"lambda": overlap.inner})
+        client.log(alpha=rates.alpha, beta=rates.beta, case=rates.case, capped=rates.capped)
+        client.log(**{"lambda": overlap.inner})
         delta = rates.alpha * q + rates.beta * (drift + a)
         answer: Answer = {"delta": delta, "alpha": rates.alpha, "buffers": client.buffers}
         if rule.scales_steps and self.settings.measure_gamma:
@@ -228,7 +228,7 @@ class CFlag(Method):
         if a is None:
             return delta
         overlap = Overlap.between(m, a, q)
-        server.remark(gamma=forgetting_term(overlap, rule))
+        server.log(gamma=forgetting_term(overlap, rule))
         if self.settings.adapt != "server":
             return delta
         rates = self.server_rates(server, overlap, rule)
@@ -241,8 +241,8 @@ class CFlag(Method):
     def server_rates(self, server: Server, overlap: Overlap, rule: RateRule) -> Rates:
         """Section 5's β* where the clients' mean agrees with the memory; the plain rates where it does not."""
         rates = replace(rule, rules=frozenset({"transference"})).adapt(overlap, weight=1.0)
-        server.remark(server_beta=rates.beta, capped=rates.capped)
-        server.remark(gamma_adapted=forgetting_term(overlap, replace(rule, beta=rates.beta)))
+        server.log(server_beta=rates.beta, capped=rates.capped)
+        server.log(gamma_adapted=forgetting_term(overlap, replace(rule, beta=rates.beta)))
         return rates
 
     # On both ----------------------------------------------------------------------------------------------------------
@@ -259,11 +259,11 @@ class CFlag(Method):
             seen = from_shares(mean.smoothness, self.settings.smoothness_over)
             known = server.state.get("smoothness", 0.0)
             server.state["smoothness"] = max(2 * seen, 0.9 * known) if seen > 0 else known or UNSEEN
-            server.remark(smoothness=server.state["smoothness"])
+            server.log(smoothness=server.state["smoothness"])
 
     def memory_direction(self, m: Tensor) -> Tensor:
-        """q: the memory step's direction after an optimiser of its own, fresh as the local ones; m for SGD."""
-        return make_optimiser(self.local.optimizer)(m)
+        """q: the memory step's direction after an optimizer of its own, fresh as the local ones; m for SGD."""
+        return make_optimizer(self.local.optimizer)(m)
 
     def rate_rule(self, steps: int, beta: float, L: float | None = None) -> RateRule:
         """How clients adapt their rates; with adaptation off, or left to the server, no rule acts."""

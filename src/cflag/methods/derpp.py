@@ -16,7 +16,7 @@ from torch import Tensor
 from cflag.client import Client
 from cflag.conversation import Answer
 from cflag.data.samples import Samples
-from cflag.methods.base import FedAvg, FedAvgSettings, Space, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Derpp(FedAvg):
     """FedAvg with replay of stored logits and of labels."""
 
     Settings = DerppSettings
-    space: ClassVar[Space] = {**FedAvg.space, "alpha": (0.05, 0.5), "beta": (0.3, 2.0)}
+    search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "alpha": (0.05, 0.5), "beta": (0.3, 2.0)}
     settings: DerppSettings
     uses_memory = True
 

@@ -19,7 +19,7 @@ from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
 from cflag.errors import UserError
-from cflag.methods.base import FedAvg, FedAvgSettings, Space, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
 from cflag.server import Server
 
 
@@ -44,7 +44,7 @@ class Ewc(FedAvg):
     """FedAvg with a quadratic penalty around what earlier tasks need."""
 
     Settings = EwcSettings
-    space: ClassVar[Space] = {**FedAvg.space, "strength": (1.0, 1000.0)}
+    search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": (1.0, 1000.0)}
     settings: EwcSettings
 
     def sent(self, server: Server) -> dict[str, Value | None]:

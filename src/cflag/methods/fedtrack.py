@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from cflag.methods.base import LocalOptions, Space, require_positive
+from cflag.methods.base import LocalOptions, SearchSpace, require_positive
 from cflag.methods.cflag import CFlag, CFlagSettings
 
 
@@ -29,7 +29,7 @@ class FedTrack(CFlag):
 
     Settings = FedTrackSettings
     uses_memory = False
-    space: ClassVar[Space] = {"beta": (0.02, 0.2)}
+    search_space: ClassVar[SearchSpace] = {"beta": (0.02, 0.2)}
 
     def __init__(self, settings: FedTrackSettings, local: LocalOptions) -> None:
         own = CFlagSettings(beta=settings.beta, order=settings.order, estimator="iag", adapt="off", drift=1.0)

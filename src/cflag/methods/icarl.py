@@ -25,7 +25,7 @@ from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.learner import Learner
 from cflag.memory.ring import balanced, rings
-from cflag.methods.base import FedAvg, FedAvgSettings, Space, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
 from cflag.server import Server
 
 
@@ -46,7 +46,7 @@ class Icarl(FedAvg):
     Settings = IcarlSettings
     settings: IcarlSettings
     uses_memory = True
-    space: ClassVar[Space] = {"lr": (0.05, 0.3), "strength": (0.2, 3.0)}
+    search_space: ClassVar[SearchSpace] = {"lr": (0.05, 0.3), "strength": (0.2, 3.0)}
 
     def sent(self, server: Server) -> dict[str, Value | None]:
         """The teacher; none during the first task."""
@@ -91,7 +91,7 @@ class Icarl(FedAvg):
         client.memory.samples = kept if limit is None else kept[balanced(rings(kept), limit)]
         return {}
 
-    def before_test(self, server: Server) -> Conversation:
+    def before_eval(self, server: Server) -> Conversation:
         """Form the mean of each class from all clients' exemplars; a class without any has a row of zeros."""
         mean = yield Ask(self.class_sums)
         server.state["means"] = F.normalize(mean.sums)
@@ -109,11 +109,11 @@ class Icarl(FedAvg):
         members = F.one_hot(known.y.to(features.device), client.heads.own.shape[1]).to(features.dtype)
         return {"sums": members.T @ features / len(client.data)}
 
-    def tested_with(self, server: Server) -> dict[str, Value | None]:
+    def eval_payload(self, server: Server) -> dict[str, Value | None]:
         """The means of the classes."""
         return {"means": server.state.get("means")}
 
-    def scores(self, learner: Learner, samples: Samples, **sent: Any) -> Tensor:
+    def predict(self, learner: Learner, samples: Samples, **sent: Any) -> Tensor:
         """Minus the squared distance to each class's mean; classes without one come last."""
         outputs = learner.outputs(samples)
         if "means" not in sent:

@@ -18,7 +18,7 @@ from cflag.client import Client
 from cflag.conversation import Conversation, Value
 from cflag.data.samples import Samples
 from cflag.learning.distillation import distillation
-from cflag.methods.base import FedAvg, FedAvgSettings, Space, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
 from cflag.server import Server
 
 
@@ -38,7 +38,7 @@ class Lwf(FedAvg):
     """FedAvg with distillation from the previous global model on current data."""
 
     Settings = LwfSettings
-    space: ClassVar[Space] = {**FedAvg.space, "strength": (0.2, 5.0)}
+    search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": (0.2, 5.0)}
     settings: LwfSettings
 
     def sent(self, server: Server) -> dict[str, Value | None]:

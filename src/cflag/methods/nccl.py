@@ -17,7 +17,7 @@ from cflag.client import Client
 from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.rates import Overlap, RateRule
-from cflag.methods.base import FedAvg, FedAvgSettings, Space, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,10 @@ class Nccl(FedAvg):
     """FedAvg whose local steps combine memory and current gradients with adaptive rates."""
 
     Settings = NcclSettings
-    space: ClassVar[Space] = {"lr": (0.05, 0.19), "alpha_cap": (0.2, 0.6)}  # lr must stay below 1/smoothness
+    search_space: ClassVar[SearchSpace] = {
+        "lr": (0.05, 0.19),
+        "alpha_cap": (0.2, 0.6),
+    }  # lr must stay below 1/smoothness
     settings: NcclSettings
     uses_memory = True
 

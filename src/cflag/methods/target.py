@@ -26,7 +26,7 @@ from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.distillation import distillation
 from cflag.learning.synthesis import SynthesisOptions, Workshop
-from cflag.methods.base import FedAvg, FedAvgSettings, Space, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
 from cflag.server import Server
 
 
@@ -50,7 +50,7 @@ class Target(FedAvg):
     """FedAvg with distillation from the previous global model on samples made from it."""
 
     Settings = TargetSettings
-    space: ClassVar[Space] = {**FedAvg.space, "strength": (0.2, 5.0)}
+    search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": (0.2, 5.0)}
     settings: TargetSettings
 
     def begin_task(self, server: Server) -> Conversation:
@@ -66,7 +66,7 @@ class Target(FedAvg):
             torch.manual_seed(server.generator("synthesis").initial_seed())
             workshop = Workshop(learner, server.task, self.settings)
             made = workshop.make()
-        server.remark(synthetic_accuracy=workshop.accuracy(made), **workshop.remarks())
+        server.log(synthetic_accuracy=workshop.accuracy(made), **workshop.logs())
         return made
 
     def receive(self, client: Client, **made: Tensor) -> Answer:

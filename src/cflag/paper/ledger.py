@@ -40,7 +40,7 @@ gradient evaluations in thousands of samples, megabytes up and down.
 
 """
 COMPARABLE = """
-**≠ marks numbers from another scale than the paper's.** With another model, fewer images and another optimiser,
+**≠ marks numbers from another scale than the paper's.** With another model, fewer images and another optimizer,
 levels say nothing about the paper. What can be compared is the order of methods, the sign and the rough size of
 differences, and trends. At `lite` a task is fifty single steps: models learn little of it, and in the task-incremental
 setting have little to forget.

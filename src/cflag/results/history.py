@@ -48,11 +48,11 @@ class History:
             "bytes_down": account.bytes_down,
             "seconds": round(seconds, 4),
         }
-        remarks, server.remarks = server.remarks, {}
-        caps = sum(v or 0 for v in per_client.get("capped", [])) + int(remarks.get("capped", 0))
+        logs, server.logs = server.logs, {}
+        caps = sum(v or 0 for v in per_client.get("capped", [])) + int(logs.get("capped", 0))
         for name, value in {**spent, "rate_caps": caps}.items():
             self.costs[name] += value
-        partial = not account.anonymous and (len(account.remarkers()) < len(server.sizes) or account.missing)
+        partial = not account.anonymous and (len(account.participants()) < len(server.sizes) or account.missing)
         seen = accuracies(counts, self.by_task)[: server.task + 1] if counts is not None else None
         return {
             "task": server.task + 1,
@@ -61,9 +61,9 @@ class History:
             "memory_loss": _weighted(per_client.get("memory_loss"), account, server),
             "accuracy": sum(seen) / len(seen) if seen else None,
             "accuracies": seen,
-            "gamma": remarks.pop("gamma", None),
-            **remarks,
-            **({"cohort": account.remarkers()} if partial else {}),
+            "gamma": logs.pop("gamma", None),
+            **logs,
+            **({"cohort": account.participants()} if partial else {}),
             **({"missing": {str(n): why for n, why in sorted(account.missing.items())}} if account.missing else {}),
             "clients": per_client,
             **spent,
@@ -115,8 +115,8 @@ def _ratios(counts: Tensor, by_task: bool) -> list[float | None]:
 
 
 def _columns(account: Account) -> dict[str, list[Any]]:
-    """Turn the clients' remarks into one list a name, in the order of clients."""
-    rows = [account.remarks[number] for number in account.remarkers()]
+    """Turn the clients' logs into one list a name, in the order of clients."""
+    rows = [account.logs[number] for number in account.participants()]
     names = sorted({name for row in rows for name in row})
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -125,5 +125,5 @@ def _weighted(values: list[Any] | None, account: Account, server: Server) -> flo
     """Return Σ p_i value_i over the clients that took part."""
     if values is None or not all(isinstance(value, int | float) for value in values):
         return None
-    sizes = [server.sizes[number] for number in account.remarkers()]
+    sizes = [server.sizes[number] for number in account.participants()]
     return float(sum(v * n for v, n in zip(values, sizes, strict=True)) / sum(sizes))

@@ -80,7 +80,7 @@ def reported_gamma(t: Round) -> Check:
     """What a run writes down as Γ(t) is Γ(t)."""
     L, beta, a = t.at.smoothness, t.at.beta, t.mean_a
     scale = beta * (L * beta * square(a) + float(t.m.norm() * a.norm()))
-    return Check(abs(t.gamma() - t.remarks["gamma"]), 0.0, 1e3 * scale)
+    return Check(abs(t.gamma() - t.logs["gamma"]), 0.0, 1e3 * scale)
 
 
 def calls(t: Round) -> Check:

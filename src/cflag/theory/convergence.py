@@ -164,4 +164,4 @@ def lemma7_itself(t: Round) -> Check:
 
 def server_beta(t: Round) -> Check:
     """Γ with β* and with β."""
-    return Check(t.gamma(beta=t.remarks["server_beta"]), t.gamma(), abs(t.gamma()))
+    return Check(t.gamma(beta=t.logs["server_beta"]), t.gamma(), abs(t.gamma()))

@@ -57,7 +57,7 @@ def draw_gamma(investigation: Investigation, axes: Axes) -> None:
     """Γ(t) from the same start: plain rates α = β, and rates that adapt at clients or at the server."""
     runs = investigation.runs
     adapted = {label: [t.gamma_adapted() for t in runs[label]] for label in ("average", "worst")}
-    server = [t.gamma(beta=t.remarks["server_beta"]) for t in runs["server"]]
+    server = [t.gamma(beta=t.logs["server_beta"]) for t in runs["server"]]
     lines = (
         ("rates that do not adapt", [t.gamma() for t in runs["fixed"]], INK, "-"),
         ("clients adapt, average case", adapted["average"], RED, "--"),

@@ -21,8 +21,8 @@ from cflag.data.samples import Samples
 from cflag.engines.local import LocalEngine
 from cflag.experiment import Experiment
 from cflag.learning.estimators import Components
+from cflag.learning.gradient_table import GradientTable
 from cflag.learning.smoothness import PathSmoothness
-from cflag.learning.tables import GradientTable
 from cflag.memory.base import Memory
 from cflag.methods.cflag import CFlag
 from cflag.safety import one_thread
@@ -61,7 +61,7 @@ class Watched(CFlag):
         answer = super().local_steps(client, *args, **sent)
         path = self.paths[client.number]
         path.points.append(client.params.clone())
-        path.alpha, path.beta = float(client.remarks["alpha"]), float(client.remarks["beta"])
+        path.alpha, path.beta = float(client.logs["alpha"]), float(client.logs["beta"])
         return answer
 
 
@@ -98,7 +98,7 @@ class Round:
     """The rows of each client's components in this round."""
     alphas: Tensor
     betas: Tensor
-    remarks: Mapping[str, float]
+    logs: Mapping[str, float]
     """What the run itself measured: `gamma` is its Γ(t)."""
     calls: int
     """Component gradients evaluated, all clients."""
@@ -319,7 +319,7 @@ def follow(problem: Problem, plan: Plan, keep: Sequence[Sequence[int]] | None = 
             engine.converse(method.round(server), server)
             cost = engine.settle().cost
             calls = cost.current + cost.memory
-            seen.append(_round(at, before, server.params.clone(), method.paths, server.remarks, calls))
+            seen.append(_round(at, before, server.params.clone(), method.paths, server.logs, calls))
     return seen
 
 
@@ -334,9 +334,7 @@ def _memories(
     return tuple(memory.samples.x for memory in memories if memory.samples is not None)
 
 
-def _round(
-    at: Setting, x: Tensor, after: Tensor, paths: dict[int, Path], remarks: dict[str, float], calls: int
-) -> Round:
+def _round(at: Setting, x: Tensor, after: Tensor, paths: dict[int, Path], logs: dict[str, float], calls: int) -> Round:
     each = [paths[i] for i in sorted(paths)]
     return Round(
         at, x, after,
@@ -345,7 +343,7 @@ def _round(
         tuple(path.components for path in each),
         torch.tensor([path.alpha for path in each], dtype=torch.float64),
         torch.tensor([path.beta for path in each], dtype=torch.float64),
-        dict(remarks), calls,
+        dict(logs), calls,
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from flwr.server.compat.legacy_context import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 
-from cflag.engines.flower.post import POLL, Post
+from cflag.engines.flower.server.post import POLL, Post
 from cflag.errors import CflagError
 
 RANGE = 8.0

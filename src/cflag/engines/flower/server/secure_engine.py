@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cflag.conversation import Ask, Cost, Mean, Occasion, Value, nbytes
+from cflag.conversation import Ask, Cost, Mean, RoundContext, Value, nbytes
 from cflag.engines.engine import Counts
-from cflag.engines.flower.engine import FlowerEngine
-from cflag.engines.flower.post import NO_ANSWER, POLL, failures
+from cflag.engines.flower.messages import Bundle, Question, encode
 from cflag.engines.flower.secure import LEAST, SecureMean
-from cflag.engines.flower.wire import Bundle, Question, encode
+from cflag.engines.flower.server.engine import FlowerEngine
+from cflag.engines.flower.server.post import NO_ANSWER, POLL, failures
 from cflag.engines.host import GlobalModel
 from cflag.errors import CflagError
 from cflag.server import Server
@@ -23,15 +23,15 @@ from cflag.server import Server
 class SecureFlowerEngine(FlowerEngine):
     """Every question and every test is asked under SecAgg+.
 
-    The server cannot tell a wrong answer from a right one, and clients' remarks, losses and accuracies are not sent.
+    The server cannot tell a wrong answer from a right one, and clients' logs, losses and accuracies are not sent.
     """
 
     def collect(
         self, question: Question, asked: Sequence[int], needed: int, ask: Ask, server: Server
     ) -> tuple[Mean, set[int]]:
         """Return the mean answer to a question, and whose answers are in it."""
-        head = {**question.head(), "total": question.occasion.samples}
-        mean, heads = self._secure(head, question.tensors(), asked, max(needed, LEAST), question.occasion.samples)
+        head = {**question.head(), "total": question.context.samples}
+        mean, heads = self._secure(head, question.tensors(), asked, max(needed, LEAST), question.context.samples)
         self.account.anonymous = True
         for each in heads:
             self.account.cost += Cost(*map(int, each["cost"]))
@@ -45,7 +45,7 @@ class SecureFlowerEngine(FlowerEngine):
         self.welcome()
         given = {name: value for name, value in sent.items() if value is not None}
         model = GlobalModel(server.params, server.buffers)
-        question = Question("", given, model, Occasion(server.task, server.round, 0, 0), self._position)
+        question = Question("", given, model, RoundContext(server.task, server.round, 0, 0), self._position)
         asked = sorted(self.roll.present)
         most = max(sum(self.roll.members[n].test_sizes) for n in asked) or 1
         head = {**question.head(), "tasks": list(tasks), "total": len(asked), "most": most}

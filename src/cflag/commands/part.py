@@ -1,6 +1,6 @@
 """A part of a deployment as a process that ends with the one that started it.
 
-python -m cflag.engines.flower.part superlink|supernode|client ARGUMENTS...
+python -m cflag.commands.part superlink|supernode|client ARGUMENTS...
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
     else:
         from flwr.supernode.cli.flower_supernode import flower_supernode
 
-        from cflag.engines.flower.waits import shorten
+        from cflag.engines.flower.processes.waits import shorten
 
         shorten(float(os.environ.get(POLL, 0)))
         flower_supernode()

@@ -15,11 +15,11 @@ from typing import Any
 
 import tomli_w
 
-from cflag.engines.flower.part import POLL, STAY
+from cflag.commands.part import POLL, STAY
 from cflag.errors import CflagError
 from cflag.safety import STARTER
 
-APP = Path(__file__).parent / "app"
+APP = Path(__file__).parent.parent / "app"
 """The folder that `flwr run` takes."""
 FEDERATION = "cflag"
 STARTS = 60.0
@@ -141,7 +141,7 @@ def wait_until_open(process: Process, host: str, port: int) -> None:
 
 def part(name: str) -> list[str]:
     """Return the command of one of Flower's parts that ends with this process."""
-    return [sys.executable, "-m", "cflag.engines.flower.part", name]
+    return [sys.executable, "-m", "cflag.commands.part", name]
 
 
 def tool(name: str) -> str:

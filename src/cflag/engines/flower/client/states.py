@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from cflag.engines.flower.wire import Position
+from cflag.engines.flower.messages import Position
 from cflag.errors import CflagError
 from cflag.files import write_atomically, write_json
 

@@ -1,4 +1,4 @@
-"""Local optimisers as transformations of a direction, in the manner of optax: direction in, update out.
+"""Local optimizers as transformations of a direction, in the manner of optax: direction in, update out.
 
 They start fresh every round: a client keeps nothing between rounds but its memory, and clients that are asked
 rarely do not return with stale moments.
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-class Optimiser(Protocol):
+class Optimizer(Protocol):
     """Turns the direction of a step into the step itself (before the learning rate)."""
 
     def __call__(self, direction: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Adam:
         return first / (second.sqrt() + self.eps)
 
 
-def make_optimiser(name: str) -> Optimiser:
-    """Return a fresh optimiser by its name."""
-    makers: dict[str, type[Optimiser]] = {"sgd": SGD, "momentum": Momentum, "adam": Adam}
+def make_optimizer(name: str) -> Optimizer:
+    """Return a fresh optimizer by its name."""
+    makers: dict[str, type[Optimizer]] = {"sgd": SGD, "momentum": Momentum, "adam": Adam}
     return makers[name]()

@@ -11,12 +11,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cflag.commands.part import STAY
+from cflag.commands.server_app import OUTCOME, OWNER, command_of
 from cflag.config import Config
-from cflag.engines.flower.client_app import SIMULATION
-from cflag.engines.flower.fleet import Flwr, Process, free_port, part, superlink, wait_until_open
-from cflag.engines.flower.keys import make_client_key, make_server_keys
-from cflag.engines.flower.part import STAY
-from cflag.engines.flower.server_app import OUTCOME, OWNER, command_of
+from cflag.engines.flower.client.app import SIMULATION
+from cflag.engines.flower.processes.fleet import Flwr, Process, free_port, part, superlink, wait_until_open
+from cflag.engines.flower.processes.keys import make_client_key, make_server_keys
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.files import write_json
 from cflag.loggers.attach import ended_elsewhere

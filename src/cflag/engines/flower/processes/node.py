@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cflag.engines.flower.fleet import Process, free_port, part, quiet_flower, supernode_poll
-from cflag.engines.flower.part import STAY
+from cflag.commands.part import STAY
+from cflag.engines.flower.processes.fleet import Process, free_port, part, quiet_flower, supernode_poll
 from cflag.errors import UserError
 
 AGAIN = 5.0
@@ -48,8 +48,8 @@ class NodeOptions:
 
 def run_client(options: NodeOptions) -> None:
     """Serve until stopped: the SuperNode is started again whenever it ends."""
-    from cflag.engines.flower.executor import execute
-    from cflag.engines.flower.waits import shorten
+    from cflag.engines.flower.client.executor import execute
+    from cflag.engines.flower.processes.waits import shorten
     from cflag.safety import keep_freed_memory, stop_requests
 
     options.check()

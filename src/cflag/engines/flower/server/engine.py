@@ -21,13 +21,13 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from cflag.config import Config
-from cflag.conversation import Ask, Conversation, Mean, Occasion, Reply, Value
-from cflag.data.outline import Outline
+from cflag.conversation import Ask, Conversation, Mean, Reply, RoundContext, Value
+from cflag.data.spec import Spec
 from cflag.engines.engine import Counts, Engine, RunningMean, check_finite
-from cflag.engines.flower.answers import FAULTS, checked_counts, read_reply
-from cflag.engines.flower.post import NO_ANSWER, POLL, Letter, Post, failures
-from cflag.engines.flower.roll import HELLO, Roll, shapes
-from cflag.engines.flower.wire import Bundle, GarbageError, Position, Question, pack, unpack
+from cflag.engines.flower.messages import Bundle, GarbageError, Position, Question, pack, unpack
+from cflag.engines.flower.server.answers import FAULTS, checked_counts, read_reply
+from cflag.engines.flower.server.post import NO_ANSWER, POLL, Letter, Post, failures
+from cflag.engines.flower.server.roll import HELLO, Roll, shapes
 from cflag.engines.host import GlobalModel
 from cflag.errors import CflagError, DivergedError
 from cflag.server import Server
@@ -68,8 +68,8 @@ class FlowerEngine(Engine):
         self._lasting = False
         self._floors: dict[int, Position] = {}
 
-    def gather(self) -> Outline:
-        """Wait for the clients; return the outline of their benchmark."""
+    def gather(self) -> Spec:
+        """Wait for the clients; return the spec of their benchmark."""
         return self.roll.gather()
 
     def away(self) -> frozenset[int]:
@@ -97,9 +97,9 @@ class FlowerEngine(Engine):
         self.account.missing |= {n: self.account.missing.get(n, "away") for n in numbers if n not in asked}
         for number in asked:  # who joined since the task began
             server.sizes.setdefault(number, self.roll.size(number, server.task))
-        occasion = Occasion(server.task, server.round, sum(server.sizes[n] for n in asked), len(asked))
+        context = RoundContext(server.task, server.round, sum(server.sizes[n] for n in asked), len(asked))
         model = GlobalModel(server.params, server.buffers)
-        question = Question(ask.question, ask.sent, model, occasion, position)
+        question = Question(ask.question, ask.sent, model, context, position)
         self.count_down(ask, server, asked)
         mean, heard = self.collect(question, asked, needed, ask, server)
         if self._lasting:
@@ -111,20 +111,20 @@ class FlowerEngine(Engine):
     ) -> tuple[Mean, set[int]]:
         """Return the mean answer to a question, and whose answers are in it."""
         replies = self._replies(question, asked, needed, ask, server)
-        return self._mean(replies, question.occasion), set(replies)
+        return self._mean(replies, question.context), set(replies)
 
-    def _mean(self, replies: Mapping[int, Reply], occasion: Occasion) -> Mean:
+    def _mean(self, replies: Mapping[int, Reply], context: RoundContext) -> Mean:
         """Sum in the order of numbers; where clients are missing, the weights of the others add up to one again."""
         mean = RunningMean()
         for number in sorted(replies):
             reply = replies[number]
             self.account.add(number, reply)
-            mean.add(reply.answer, reply.samples / occasion.samples, number)
+            mean.add(reply.answer, reply.samples / context.samples, number)
         heard = sum(reply.samples for reply in replies.values())
         total = mean.result()
-        if heard == occasion.samples:
+        if heard == context.samples:
             return total
-        return Mean({name: value * (occasion.samples / heard) for name, value in total.items()})
+        return Mean({name: value * (context.samples / heard) for name, value in total.items()})
 
     def _replies(
         self, question: Question, asked: Sequence[int], needed: int, ask: Ask, server: Server
@@ -173,7 +173,7 @@ class FlowerEngine(Engine):
         """Let every client that is there test the global model on its own held-out samples of these tasks."""
         given = {name: value for name, value in sent.items() if value is not None}
         model = GlobalModel(server.params, server.buffers)
-        question = Question("", given, model, Occasion(server.task, server.round, 0, 0), self._position)
+        question = Question("", given, model, RoundContext(server.task, server.round, 0, 0), self._position)
         head = {**question.head(), "tasks": list(tasks)}
         counts = torch.zeros(len(self.everyone), len(tasks), 3, dtype=torch.long)
         tested: set[int] = set()
@@ -247,7 +247,7 @@ class FlowerEngine(Engine):
                     self.note(why)
                     break
                 missed.clients.discard(number)
-                self.say(f"client {number} caught up on task {question.occasion.task + 1} ('{question.name}')")
+                self.say(f"client {number} caught up on task {question.context.task + 1} ('{question.name}')")
         self.missed = [m for m in self.missed if m.clients]
 
     def note(self, why: Mapping[int, str]) -> None:
@@ -265,7 +265,7 @@ class FlowerEngine(Engine):
                 question.name,
                 {k: v.clone() if isinstance(v, Tensor) else v for k, v in question.sent.items()},
                 GlobalModel(question.model.params.clone(), question.model.buffers.clone()),
-                question.occasion,
+                question.context,
                 question.position,
             )
             self.missed.append(Missed(still, clients))
@@ -367,7 +367,7 @@ class FlowerEngine(Engine):
         """
         if not replies:
             return
-        key, model = (question.name, question.occasion.task), question.model
+        key, model = (question.name, question.context.task), question.model
         votes = Counter(tuple(sorted(shapes(reply.answer).items())) for reply in replies.values())
         like = {tuple(model.params.shape), tuple(model.buffers.shape), ()}
         best = max(votes, key=lambda vote: (votes[vote], sum(shape in like for _, shape in vote)))

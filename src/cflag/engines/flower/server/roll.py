@@ -17,9 +17,9 @@ from flwr.common.constant import ErrorCode
 
 import cflag
 from cflag.config import Config
-from cflag.data.outline import Outline
-from cflag.engines.flower.post import POLL, Letter, Post
-from cflag.engines.flower.wire import GarbageError, pack, unpack
+from cflag.data.spec import Spec
+from cflag.engines.flower.messages import GarbageError, pack, unpack
+from cflag.engines.flower.server.post import POLL, Letter, Post
 from cflag.errors import CflagError
 from cflag.files import strict_json
 
@@ -35,8 +35,8 @@ class Member:
     """A client that said who it is."""
 
     node: int
-    outline: str
-    """Its benchmark's outline as JSON, to compare."""
+    spec: str
+    """Its benchmark's spec as JSON, to compare."""
     sizes: list[int]
     test_sizes: list[int]
 
@@ -57,7 +57,7 @@ class Roll:
         self._refused: dict[int, str] = {}
         self._agreed = ""
 
-    def gather(self) -> Outline:
+    def gather(self) -> Spec:
         """Wait for everyone, or, when patience is over, for as many as are needed; return what their data agree on."""
         everyone, config = set(range(self.config.clients)), self.config
         end = time.monotonic() + config.patience
@@ -137,7 +137,7 @@ class Roll:
         if other is not None and (other.sizes, other.test_sizes) != (member.sizes, member.test_sizes):
             self._refuse(node, f"client {number} now counts other samples than when it first said hello")
             return None
-        if self._agreed and member.outline != self._agreed:
+        if self._agreed and member.spec != self._agreed:
             self._refuse(node, OTHER.format(number))
             return None
         self.members[number] = member
@@ -154,34 +154,32 @@ class Roll:
             raise GarbageError("it answers for another experiment")
         if head["version"] != cflag.__version__:
             raise GarbageError(f"it runs cflag {head['version']}, this server {cflag.__version__}")
-        number, outline = head["number"], head["outline"]
+        number, spec = head["number"], head["spec"]
         if type(number) is not int or not 0 <= number < self.config.clients:
             raise GarbageError(f"it says it is client {number}; there are clients 0 to {self.config.clients - 1}")
-        if len(outline["tasks"]) != self.config.tasks or outline["clients"] != self.config.clients:
+        if len(spec["tasks"]) != self.config.tasks or spec["clients"] != self.config.clients:
             raise GarbageError("its benchmark has another number of tasks or clients")
-        if len(json.dumps(outline)) > 2**20 or any(
-            not 0 < int(n) < 2**20 for n in [*outline["shape"], outline["classes"]]
-        ):
+        if len(json.dumps(spec)) > 2**20 or any(not 0 < int(n) < 2**20 for n in [*spec["shape"], spec["classes"]]):
             raise GarbageError("its samples have no possible shape")
-        Outline.from_dict(outline).blank()
+        Spec.from_dict(spec).blank()
         sizes = _counts(head["sizes"], self.config.tasks, least=1)
         tests = _counts(head["test_sizes"], self.config.tasks, least=0)
-        return number, Member(node, strict_json(outline), sizes, tests)
+        return number, Member(node, strict_json(spec), sizes, tests)
 
     def _refuse(self, node: int, why: str) -> None:
         if self._refused.get(node) != why:  # once is enough: it will be greeted again
             self._refused[node] = why
             self.say(f"refused node {node}: {why}")
 
-    def _agree(self) -> Outline:
-        """Take the outline that most clients have; the others do not belong."""
-        self._agreed = Counter(member.outline for member in self.members.values()).most_common(1)[0][0]
+    def _agree(self) -> Spec:
+        """Take the spec that most clients have; the others do not belong."""
+        self._agreed = Counter(member.spec for member in self.members.values()).most_common(1)[0][0]
         for number, member in list(self.members.items()):
-            if member.outline != self._agreed:
+            if member.spec != self._agreed:
                 self._refuse(member.node, OTHER.format(number))
                 self.present.discard(number)
                 del self.members[number]
-        return Outline.from_dict(json.loads(self._agreed))
+        return Spec.from_dict(json.loads(self._agreed))
 
     def _enough_or_give_up(self) -> None:
         if len(self.present) < self.config.min_clients:

@@ -26,8 +26,8 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from cflag.engines.flower import client_app
-from cflag.engines.flower.station import Stations
+from cflag.engines.flower.client import app as client_app
+from cflag.engines.flower.client.station import Stations
 
 POLL = 0.1
 """Seconds between two looks for a message at the SuperNode, which is on this machine."""

@@ -18,10 +18,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from cflag.config import Config, load_raw, merge, parse_setting, resolve
-from cflag.engines.flower.engine import FlowerEngine
-from cflag.engines.flower.post import POLL
-from cflag.engines.flower.secure_engine import SecureFlowerEngine
-from cflag.engines.flower.waits import shorten
+from cflag.engines.flower.processes.waits import shorten
+from cflag.engines.flower.server.engine import FlowerEngine
+from cflag.engines.flower.server.post import POLL
+from cflag.engines.flower.server.secure_engine import SecureFlowerEngine
 from cflag.errors import CflagError
 from cflag.experiment import Experiment, new_folder
 from cflag.files import write_atomically, write_json
@@ -64,7 +64,7 @@ def serve(grid: Grid, folder: RunFolder, say: Callable[[str], None] | None = Non
         shorten(POLL)
         kind = SecureFlowerEngine if config.secure else FlowerEngine
         engine = kind(grid, config, experiment_name(folder), say or folder.say)
-        experiment = Experiment(config, outline=engine.gather())
+        experiment = Experiment(config, spec=engine.gather())
         experiment.learn(engine, folder, Quiet())
 
 

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from cflag.conversation import Occasion, Value
+from cflag.conversation import RoundContext, Value
 from cflag.engines.host import GlobalModel
 from cflag.errors import CflagError
 
@@ -39,16 +39,16 @@ class Question:
     name: str
     sent: Mapping[str, Value]
     model: GlobalModel
-    occasion: Occasion
+    context: RoundContext
     position: Position
 
     def head(self) -> dict[str, Any]:
         """Return the part that is JSON."""
-        here = self.occasion
+        here = self.context
         return {
             "question": self.name,
             "numbers": {k: v for k, v in self.sent.items() if not isinstance(v, Tensor)},
-            "occasion": [here.task, here.round, here.samples, here.clients],
+            "context": [here.task, here.round, here.samples, here.clients],
             "position": list(self.position),
         }
 
@@ -62,10 +62,10 @@ class Question:
         """Put a question together again."""
         given = {k.removeprefix("sent."): v for k, v in tensors.items() if k.startswith("sent.")}
         model = GlobalModel(tensors["params"], tensors["buffers"])
-        task, round_, samples, clients = head["occasion"]
+        task, round_, samples, clients = head["context"]
         done, asked = head["position"]
         sent = {**head["numbers"], **given}
-        return cls(head["question"], sent, model, Occasion(task, round_, samples, clients), (done, asked))
+        return cls(head["question"], sent, model, RoundContext(task, round_, samples, clients), (done, asked))
 
 
 class Bundle:

@@ -14,8 +14,8 @@ from torch import Tensor
 import cflag
 from cflag.config import Config, load_text, resolve
 from cflag.conversation import Ask
-from cflag.engines.flower.states import StateFolder, stamp
-from cflag.engines.flower.wire import Question, Shelf
+from cflag.engines.flower.client.states import StateFolder, stamp
+from cflag.engines.flower.messages import Question, Shelf
 from cflag.engines.host import Host
 from cflag.errors import CflagError
 from cflag.experiment import Experiment
@@ -47,7 +47,7 @@ class Station:
         head = {
             "number": self.number,
             "version": cflag.__version__,
-            "outline": deal.outline.to_dict(),
+            "spec": deal.spec.to_dict(),
             "sizes": [deal.size(self.number, task) for task in tasks],
             "test_sizes": [deal.test_size(self.number, task) for task in tasks],
         }
@@ -61,9 +61,9 @@ class Station:
         question, attempt = Question.read(head, tensors), head["attempt"]
         saved = self.states.before(question.position, attempt)
         ask = Ask.named(question.name, question.sent, self.host.method)
-        (reply,) = self.host.answer([(self.number, saved)], ask, question.model, question.occasion)
+        (reply,) = self.host.answer([(self.number, saved)], ask, question.model, question.context)
         list(self.host.save(self.states.folder, stamp(question.position)))
-        where = {"task": question.occasion.task + 1, "round": question.occasion.round + 1, "question": question.name}
+        where = {"task": question.context.task + 1, "round": question.context.round + 1, "question": question.name}
         # A server that restarts has the rounds before this one in its checkpoint, but asks again what this client had
         # still to catch up on then.
         catching_up = head.get("floors", {}).get(str(self.number), question.position)
@@ -74,7 +74,7 @@ class Station:
             "position": list(question.position),
             "samples": reply.samples,
             "cost": [reply.cost.current, reply.cost.memory],
-            "remarks": dict(reply.remarks),
+            "logs": dict(reply.logs),
             "numbers": {k: v for k, v in reply.answer.items() if not isinstance(v, Tensor)},
             "holds": sorted(self.shelf.held) if self.keeps else [],
         }, {k: v for k, v in reply.answer.items() if isinstance(v, Tensor)}
@@ -86,7 +86,7 @@ class Station:
             return {"number": self.number, "lacks": True}, {}
         question = Question.read(head, tensors)
         counts = self.host.evaluate(
-            [[self.number]], head["tasks"], question.model, question.occasion.task, question.sent
+            [[self.number]], head["tasks"], question.model, question.context.task, question.sent
         )
         held = sorted(self.shelf.held) if self.keeps else []
         return {"number": self.number, "counts": next(counts)[0].tolist(), "holds": held}, {}

@@ -1,4 +1,4 @@
-"""The outline of a benchmark: what may be known of it without any of its samples.
+"""The spec of a benchmark: what may be known of it without any of its samples.
 
 A server that has no data plans with it, and clients that should work together compare theirs.
 """
@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cflag.data.heads import Heads
 from cflag.data.samples import Samples
-from cflag.learning.heads import Heads
 
 
 @dataclass(frozen=True)
-class Outline:
+class Spec:
     """The shape of a sample, the classes of each task, and how raw samples become a model's inputs."""
 
     shape: tuple[int, ...]
@@ -64,13 +64,13 @@ class Outline:
         return {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the outline as JSON values."""
+        """Return the spec as JSON values."""
         lists = {"shape": list(self.shape), "mean": list(self.mean), "std": list(self.std)}
         plain = {"dtype": self.dtype, "classes": self.classes, "by_task": self.by_task, "clients": self.clients}
         return {**lists, **plain, "tasks": [list(classes) for classes in self.tasks]}
 
     @classmethod
-    def from_dict(cls, raw: dict[str, Any]) -> Outline:
+    def from_dict(cls, raw: dict[str, Any]) -> Spec:
         """Take back what `to_dict` returned."""
         return cls(
             shape=tuple(raw["shape"]),

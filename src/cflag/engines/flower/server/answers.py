@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cflag.conversation import Answer, Cost, Reply
-from cflag.engines.flower.wire import GarbageError, Question
+from cflag.engines.flower.messages import GarbageError, Question
 from cflag.server import Server
 
 FAULTS = (GarbageError, KeyError, TypeError, ValueError, OverflowError, RuntimeError)
@@ -26,12 +26,12 @@ def read_reply(
         raise GarbageError(f"it counts {head['samples']} samples; it has {server.sizes[number]}")
     numbers = {str(k): _number(v) for k, v in dict(head["numbers"]).items()}
     current, memory = (int(_number(v)) for v in head["cost"])
-    remarks = {str(k): _remark(str(k), v) for k, v in dict(head["remarks"]).items()}
+    logs = {str(k): _log_value(str(k), v) for k, v in dict(head["logs"]).items()}
     for name, tensor in tensors.items():
         if tensor.dtype != server.params.dtype:
             raise GarbageError(f"its {str(name)[:40]} is {tensor.dtype}, expected {server.params.dtype}")
     answer: Answer = {k: v.to(server.params.device) for k, v in tensors.items()}
-    return Reply({**answer, **numbers}, head["samples"], Cost(current, memory), remarks)
+    return Reply({**answer, **numbers}, head["samples"], Cost(current, memory), logs)
 
 
 def _number(value: Any) -> float:
@@ -42,7 +42,7 @@ def _number(value: Any) -> float:
     return value
 
 
-def _remark(name: str, value: Any) -> float | str:
+def _log_value(name: str, value: Any) -> float | str:
     """Return a remark: a word for the case, a number for everything else."""
     if name == "case" and isinstance(value, str):
         return value[:40]

@@ -1,0 +1,1 @@
+"""The processes of a fleet: who starts what, with which keys, and who stops it."""
