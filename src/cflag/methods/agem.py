@@ -14,6 +14,7 @@ from torch import Tensor
 from cflag.client import Client
 from cflag.data.samples import Samples
 from cflag.methods.base import FedAvg, FedAvgSettings
+from cflag.registry import register
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class AgemSettings(FedAvgSettings):
     """The learning rate of the local steps."""
 
 
+@register("method", "agem")
 class Agem(FedAvg):
     """FedAvg whose mini-batch gradients are projected against the memory gradient when they conflict."""
 

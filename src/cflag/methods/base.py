@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
+from cflag.diagnostics import Figure
 from cflag.errors import UserError
 from cflag.learning.estimators import Components
 from cflag.learning.optimizers import make_optimizer
@@ -54,6 +55,8 @@ class Method:
     Settings: ClassVar[type[Any]] = NoSettings
     uses_memory: ClassVar[bool] = False
     search_space: ClassVar[SearchSpace] = {}
+    figures: ClassVar[tuple[Figure, ...]] = ()
+    """What the method measures along the way, beside what every run has."""
 
     def __init__(self, settings: Any, local: LocalOptions) -> None:
         self.settings = settings

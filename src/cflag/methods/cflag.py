@@ -25,6 +25,7 @@ from cflag.learning.optimizers import make_optimizer
 from cflag.learning.rates import Overlap, RateRule, Rates, forgetting_term
 from cflag.learning.smoothness import UNSEEN, PathSmoothness, from_shares, probe, share_of
 from cflag.methods.base import Method, SearchSpace
+from cflag.registry import register
 from cflag.server import Server
 
 
@@ -104,6 +105,7 @@ class CFlagSettings:
         return alpha_cap, beta_cap
 
 
+@register("method", "cflag")
 class CFlag(Method):
     """One memory step and E delayed-gradient steps a round, with adaptive rates."""
 

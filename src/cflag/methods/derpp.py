@@ -17,6 +17,7 @@ from cflag.client import Client
 from cflag.conversation import Answer
 from cflag.data.samples import Samples
 from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.registry import register
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class DerppSettings(FedAvgSettings):
         require_positive("derpp", self, "lr", "alpha", "beta")
 
 
+@register("method", "derpp")
 class Derpp(FedAvg):
     """FedAvg with replay of stored logits and of labels."""
 

@@ -20,6 +20,7 @@ from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.registry import register
 from cflag.server import Server
 
 
@@ -40,6 +41,7 @@ class EwcSettings(FedAvgSettings):
             raise UserError(f"ewc.decay = {self.decay} must lie between 0 and 1")
 
 
+@register("method", "ewc")
 class Ewc(FedAvg):
     """FedAvg with a quadratic penalty around what earlier tasks need."""
 

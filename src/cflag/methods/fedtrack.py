@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from cflag.methods.base import LocalOptions, SearchSpace, require_positive
 from cflag.methods.cflag import CFlag, CFlagSettings
+from cflag.registry import register
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class FedTrackSettings:
         require_positive("fedtrack", self, "beta")
 
 
+@register("method", "fedtrack")
 class FedTrack(CFlag):
     """The delayed-gradient round without memory."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cflag.methods.base import FedAvg, FedAvgSettings
+from cflag.registry import register
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class FinetuneSettings(FedAvgSettings):
     """The learning rate of the local steps."""
 
 
+@register("method", "finetune")
 class Finetune(FedAvg):
     """FedAvg on the current task."""
 

@@ -26,6 +26,7 @@ from cflag.errors import UserError
 from cflag.learning.learner import Learner
 from cflag.memory.ring import balanced, rings
 from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.registry import register
 from cflag.server import Server
 
 
@@ -40,6 +41,7 @@ class IcarlSettings(FedAvgSettings):
         require_positive("icarl", self, "lr", "strength")
 
 
+@register("method", "icarl")
 class Icarl(FedAvg):
     """FedAvg with herded exemplars, distillation and classification by the nearest mean of exemplars."""
 

@@ -14,6 +14,7 @@ from cflag.conversation import Answer
 from cflag.data.samples import Samples
 from cflag.learning.estimators import Components
 from cflag.methods.base import FedAvg, FedAvgSettings
+from cflag.registry import register
 from cflag.server import Server
 
 
@@ -22,6 +23,7 @@ class JointSettings(FedAvgSettings):
     """The learning rate of the local steps."""
 
 
+@register("method", "joint")
 class Joint(FedAvg):
     """FedAvg on all tasks so far."""
 

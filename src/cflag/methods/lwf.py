@@ -19,6 +19,7 @@ from cflag.conversation import Conversation, Value
 from cflag.data.samples import Samples
 from cflag.learning.distillation import distillation
 from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.registry import register
 from cflag.server import Server
 
 
@@ -34,6 +35,7 @@ class LwfSettings(FedAvgSettings):
         require_positive("lwf", self, "lr", "strength", "temperature")
 
 
+@register("method", "lwf")
 class Lwf(FedAvg):
     """FedAvg with distillation from the previous global model on current data."""
 

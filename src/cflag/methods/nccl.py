@@ -18,6 +18,7 @@ from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.rates import Overlap, RateRule
 from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.registry import register
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class NcclSettings(FedAvgSettings):
             raise UserError(f"nccl.alpha_cap = {self.alpha_cap} must not be below nccl.lr = {self.lr}")
 
 
+@register("method", "nccl")
 class Nccl(FedAvg):
     """FedAvg whose local steps combine memory and current gradients with adaptive rates."""
 

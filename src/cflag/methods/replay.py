@@ -14,6 +14,7 @@ from torch import Tensor
 from cflag.client import Client
 from cflag.data.samples import Samples
 from cflag.methods.base import FedAvg, FedAvgSettings
+from cflag.registry import register
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class ReplaySettings(FedAvgSettings):
     """The learning rate of the local steps."""
 
 
+@register("method", "replay")
 class Replay(FedAvg):
     """FedAvg whose mini-batches are joined by memory samples."""
 

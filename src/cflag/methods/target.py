@@ -27,6 +27,7 @@ from cflag.errors import UserError
 from cflag.learning.distillation import distillation
 from cflag.learning.synthesis import SynthesisOptions, Workshop
 from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.registry import register
 from cflag.server import Server
 
 
@@ -46,6 +47,7 @@ class TargetSettings(FedAvgSettings, SynthesisOptions):
                 raise UserError(f"target.{name} = {getattr(self, name)} must be at least {least}")
 
 
+@register("method", "target")
 class Target(FedAvg):
     """FedAvg with distillation from the previous global model on samples made from it."""
 
