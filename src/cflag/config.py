@@ -219,7 +219,7 @@ def _options(cls: type[Any], table: Mapping[str, Any], name: str) -> Any:
             raise unknown("key", f"{name}.{key}", [f"{name}.{k}" for k in _keys(cls)])
     options = cls(**{k: _coerced(f"{name}.{k}", v, _hints(cls)[k]) for k, v in table.items()})
     if hasattr(options, "check"):
-        options.check()
+        options.check(name)
     return options
 
 

@@ -73,7 +73,7 @@ class Host:
             client = self.client(number, context.task, saved)
             before = client.kept()
             self.learner.load(model.params, model.buffers)
-            client.begin_question(ask.question, context)
+            client.begin_question(ask.question, context, model.params.to(self.learner.device))
             answer = getattr(self.method, ask.question)(client, **ask.sent)
             client.end_question()
             after = client.kept()

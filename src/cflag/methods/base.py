@@ -49,7 +49,7 @@ class Method:
 
     A method is stateless: what the server keeps is in `server.state`, what a client keeps in `client.state` and
     `client.memory`. `Settings` is a frozen dataclass; its fields can be set in the method's own config table, and
-    its `check` may raise a `UserError`.
+    its `check`, which is told the table's name, may raise a `UserError`.
     """
 
     Settings: ClassVar[type[Any]] = NoSettings
@@ -109,9 +109,9 @@ class FedAvgSettings:
 
     lr: float = 0.05
 
-    def check(self) -> None:
-        """Refuse numbers that cannot work."""
-        require_positive(type(self).__name__.removesuffix("Settings").lower(), self, "lr")
+    def check(self, table: str) -> None:
+        """Refuse numbers that cannot work; `table` is the config table that has them."""
+        require_positive(table, self, "lr")
 
 
 class FedAvg(Method):
@@ -137,10 +137,9 @@ class FedAvg(Method):
     def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
         """E steps along `direction` from the global model."""
         x, lr, optimizer = client.params, self.settings.lr, make_optimizer(self.local.optimizer)
-        start = x.clone()
         for batch in islice(self.batches(client), steps):
             x -= lr * optimizer(self.direction(client, batch, **sent))
-        return {"delta": start - x, "buffers": client.buffers}
+        return {"delta": client.start - x, "buffers": client.buffers}
 
     def batches(self, client: Client) -> Iterator[Samples]:
         """Yield the client's mini-batches, pass after pass, each in a new order."""

@@ -27,9 +27,9 @@ class DerppSettings(FedAvgSettings):
     alpha: float = 0.3
     beta: float = 0.5
 
-    def check(self) -> None:
+    def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
-        require_positive("derpp", self, "lr", "alpha", "beta")
+        require_positive(table, self, "lr", "alpha", "beta")
 
 
 @register("method", "derpp")

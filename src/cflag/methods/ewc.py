@@ -34,11 +34,11 @@ class EwcSettings(FedAvgSettings):
     labels: Literal["empirical", "sampled"] = "empirical"
     fisher_samples: int = 200
 
-    def check(self) -> None:
+    def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
-        require_positive("ewc", self, "lr", "strength", "fisher_samples")
+        require_positive(table, self, "lr", "strength", "fisher_samples")
         if not 0 <= self.decay <= 1:
-            raise UserError(f"ewc.decay = {self.decay} must lie between 0 and 1")
+            raise UserError(f"{table}.decay = {self.decay} must lie between 0 and 1")
 
 
 @register("method", "ewc")

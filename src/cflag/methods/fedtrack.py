@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from cflag.learning.rates import CFlagSettings
 from cflag.methods.base import LocalOptions, SearchSpace, require_positive
-from cflag.methods.cflag import CFlag, CFlagSettings
+from cflag.methods.cflag import CFlag
 from cflag.registry import register
 
 
@@ -20,9 +21,9 @@ class FedTrackSettings:
     beta: float = 0.05
     order: Literal["cyclic", "shuffled", "random"] = "shuffled"
 
-    def check(self) -> None:
+    def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
-        require_positive("fedtrack", self, "beta")
+        require_positive(table, self, "beta")
 
 
 @register("method", "fedtrack")
@@ -34,5 +35,4 @@ class FedTrack(CFlag):
     search_space: ClassVar[SearchSpace] = {"beta": (0.02, 0.2)}
 
     def __init__(self, settings: FedTrackSettings, local: LocalOptions) -> None:
-        own = CFlagSettings(beta=settings.beta, order=settings.order, estimator="iag", adapt="off", drift=1.0)
-        super().__init__(own, local)
+        super().__init__(CFlagSettings(beta=settings.beta, order=settings.order, adapt="off"), local)

@@ -20,11 +20,10 @@ from cflag.conversation import Answer
 from cflag.data.samples import Samples
 from cflag.engines.local import LocalEngine
 from cflag.experiment import Experiment
-from cflag.learning.estimators import Components
-from cflag.learning.gradient_table import GradientTable
-from cflag.learning.smoothness import PathSmoothness
+from cflag.learning.estimators import Components, Delayed, Minibatch
 from cflag.memory.base import Memory
 from cflag.methods.cflag import CFlag
+from cflag.methods.cflag_server import CFlagServer
 from cflag.safety import one_thread
 from cflag.theory.problems import Problem, mean_output
 
@@ -41,20 +40,31 @@ class Path:
     beta: float = 0.0
 
 
-class Watched(CFlag):
+class WatchedPath(Delayed):
+    """The delayed gradients as they are; notes are taken of the way."""
+
+    def __init__(self, components: Components, paths: dict[int, Path]) -> None:
+        super().__init__(components)
+        self.paths = paths
+
+    def path(self) -> Iterator[Tensor]:
+        """Note x_{i,k} and v_{i,k} as they pass."""
+        client = self.components.client
+        path = self.paths[client.number] = Path([part.x for part in self.components.parts])
+        for v in super().path():
+            path.points.append(client.params.clone())
+            path.gradients.append(v.clone())
+            yield v
+
+
+class Watching(CFlag):
     """C-FLAG as it is; notes are taken of the local paths."""
 
     paths: dict[int, Path]
 
-    def estimates(
-        self, components: Components, at_start: GradientTable | Tensor | None, seen: PathSmoothness | None
-    ) -> Iterator[Tensor]:
-        """Note x_{i,k} and v_{i,k} as they pass."""
-        path = self.paths[components.client.number] = Path([part.x for part in components.parts])
-        for v in super().estimates(components, at_start, seen):
-            path.points.append(components.client.params.clone())
-            path.gradients.append(v.clone())
-            yield v
+    def estimator(self, client: Client) -> Delayed | Minibatch:
+        """Watch the delayed gradients."""
+        return WatchedPath(super().estimator(client).components, self.paths)
 
     def local_steps(self, client: Client, *args: Any, **sent: Any) -> Answer:
         """Note x_{i,E} and the rates that were chosen."""
@@ -63,6 +73,10 @@ class Watched(CFlag):
         path.points.append(client.params.clone())
         path.alpha, path.beta = float(client.logs["alpha"]), float(client.logs["beta"])
         return answer
+
+
+class WatchedServer(Watching, CFlagServer):
+    """The same for server-level rates."""
 
 
 @dataclass(frozen=True)
@@ -279,16 +293,21 @@ class Plan:
     batch: int = 1
     """Samples in a component."""
 
+    @property
+    def method(self) -> str:
+        """Who adapts rates decides which method it is."""
+        return "cflag-server" if self.adapt == "server" else "cflag"
+
     def config(self, problem: Problem) -> Config:
         """Return the experiment's config."""
         L = "auto" if self.smoothness == "auto" else problem.smoothness
         return resolve({
-            "source": "custom", "model": "custom", "method": "cflag", "clients": len(problem.past), "tasks": 2,
+            "source": "custom", "model": "custom", "method": self.method, "clients": len(problem.past), "tasks": 2,
             "scenario": "class", "class_order": "natural", "partition": "subject", "batch": self.batch, "workers": 1,
             "steps": self.steps, "rounds": self.rounds, "seed": self.seed,
             "memory": {"per_task": self.memory, "sample": self.memory},
-            "cflag": {"alpha": self.alpha, "beta": self.beta, "adapt": self.adapt, "smoothness": L,
-                      "estimator": "iag", "drift": 1.0, "rules": "both", "alpha_cap": "none"},
+            self.method: {"alpha": self.alpha, "beta": self.beta, "smoothness": L, "alpha_cap": "none",
+                          "adapt": "off" if self.method == "cflag-server" else self.adapt},
         })  # fmt: skip
 
 
@@ -299,7 +318,9 @@ def follow(problem: Problem, plan: Plan, keep: Sequence[Sequence[int]] | None = 
     """
     config = plan.config(problem)
     experiment = Experiment(config, problem.source(), problem.model(), mean_output)
-    method = experiment.method = Watched(config.settings, config)
+    kind = WatchedServer if plan.adapt == "server" else Watching
+    method = experiment.method = kind(config.settings, config)
+    method.paths = {}
     host, server = experiment.host(), experiment.server()
     engine = LocalEngine(host, workers=1)
     seen: Trajectory = []
@@ -312,9 +333,8 @@ def follow(problem: Problem, plan: Plan, keep: Sequence[Sequence[int]] | None = 
         engine.settle()
         for number in range(plan.rounds):
             server.round = number
-            beta = method.beta(server, plan.steps)
-            rule = method.rate_rule(plan.steps, beta, server.state.get("smoothness"))
-            at = Setting(problem, memory, rule.alpha, beta, plan.steps, plan.adapt, rule.smoothness, plan.batch)
+            rule = method.settings.rule(plan.steps, **method.rates(server))
+            at = Setting(problem, memory, rule.alpha, rule.beta, plan.steps, plan.adapt, rule.smoothness, plan.batch)
             before, method.paths = server.params.clone(), {}
             engine.converse(method.round(server), server)
             cost = engine.settle().cost
