@@ -224,8 +224,8 @@ def step(stage: Stage, strength: float, shift: float, batch: int = 10_000) -> Te
     """Return client 0's displacement in one step of task 2, from a model so far from the teacher in every parameter."""
     method = Icarl(replace(stage.config.settings, lr=1.0, strength=strength), LocalOptions(batch=batch))
     client = stage.host.client(0, 1)
-    client.begin_question("local_steps", RoundContext(1, 0, sum(stage.server.sizes.values()), 5))
     stage.host.learner.load(stage.server.params + shift, stage.server.buffers)
+    client.begin_question("local_steps", RoundContext(1, 0, sum(stage.server.sizes.values()), 5))
     sent = {"teacher": stage.server.params, "teacher_buffers": stage.server.buffers}
     delta = method.local_steps(client, 1, **sent)["delta"]
     assert isinstance(delta, Tensor)

@@ -414,5 +414,5 @@ def test_a_stop_before_or_after_the_synthesis_changes_nothing(
 )
 def test_numbers_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=rf"target\.{next(iter(wrong))} = "):
-        replace(TargetSettings(), **wrong).check()
-    TargetSettings(bn=0.0, adversarial=0.0).check()
+        replace(TargetSettings(), **wrong).check("target")
+    TargetSettings(bn=0.0, adversarial=0.0).check("target")

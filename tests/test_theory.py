@@ -18,11 +18,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cflag import registry
 from cflag.cli import main
 from cflag.engines.local import LocalEngine
-from cflag.learning import estimators, rates
+from cflag.learning.estimators import Delayed
+from cflag.learning.rates import RateRule
 from cflag.learning.smoothness import POWER, from_shares, share_of
-from cflag.methods import cflag as cflag_method
 from cflag.methods.cflag import CFlag
 from cflag.theory.checks import Check
 from cflag.theory.findings import FINDINGS, parabolas
@@ -206,15 +207,16 @@ def test_assumptions_decide_where_a_statement_is_claimed() -> None:
 
 MUTANTS = {
     "wrong sign of the correction": (
-        CFlag, "local_steps", "(g - components.mean(at_start))", "(components.mean(at_start) - g)",
+        CFlag, "local_steps", "(g - estimator.recall())", "(estimator.recall() - g)",
         {"Eq. (4), local step", "S. client drift"},
     ),
     "stale table": (
-        CFlag, "at_start", "return components.table() if", "return TABLES.setdefault(components.client.number, "
-        "components.table()) if", {"Eq. (5), first v", "S. gradient error"},
+        Delayed, "at_start", "return self.components.table()",
+        "return TABLES.setdefault(self.components.client.number, self.components.table())",
+        {"Eq. (5), first v", "S. gradient error"},
     ),
     "a_i scaled by β": (
-        CFlag, "local_steps", "            a += v", "            a += beta * v", {"Line 12, server step"},
+        CFlag, "local_steps", "            a += v  #", "            a += beta * v  #", {"Line 12, server step"},
     ),
     "weights not normalised": (
         LocalEngine, "ask", "reply.samples / context.samples", "reply.samples / server.sizes[0]",
@@ -228,17 +230,18 @@ MUTANTS = {
 
 FURTHER = {
     "a delayed gradient that is never refreshed": (
-        estimators, "delayed", "alpha=components.weights[j]", "alpha=0", "off", "Eq. (5), later v",
+        Delayed, "path", "alpha=self.components.weights[j]", "alpha=0", "off", "Eq. (5), later v",
     ),
     "a refresh with the wrong sign": (
-        estimators, "delayed", "alpha=components.weights[j]", "alpha=-components.weights[j]", "off", "Eq. (5), later v",
+        Delayed, "path", "alpha=self.components.weights[j]", "alpha=-self.components.weights[j]", "off",
+        "Eq. (5), later v",
     ),
     "a rate between the best and the plain one": (
-        rates, "RateRule", "beta = best or self.beta", "beta = (best + self.beta) / 2", "worst",
+        RateRule, "adapt", "beta = best or self.beta", "beta = (best + self.beta) / 2", "worst",
         "Table 1, adaptive rates",
     ),
     "a correction of α that is too small": (
-        rates, "RateRule", "self.beta * _ratio(overlap.inner", "0.1 * self.beta * _ratio(overlap.inner", "average",
+        RateRule, "adapt", "self.beta * _ratio(overlap.inner", "0.1 * self.beta * _ratio(overlap.inner", "average",
         "Table 1, adaptive rates",
     ),
 }  # fmt: skip
@@ -246,12 +249,13 @@ FURTHER = {
 
 @pytest.mark.parametrize("name", FURTHER)
 def test_the_laboratory_notices_wrong_gradients_and_rates(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, thing, right, wrong, adapt, noticed_by = FURTHER[name]
+    owner, function, right, wrong, adapt, noticed_by = FURTHER[name]
     problem = make_problem("quadratic", 4, Shape(spread=5.0))
     L = problem.smoothness
     plan = Plan(4, 1 / (12 * L * 5), 1 / (12 * L * 5), adapt=adapt)  # type: ignore[arg-type]
     assert failing([follow(problem, plan)]) == {}
-    monkeypatch.setattr(cflag_method, thing, getattr(mutated(module, right, wrong, monkeypatch), thing))
+    mutant = mutated(sys.modules[owner.__module__], right, wrong, monkeypatch)
+    monkeypatch.setattr(owner, function, vars(getattr(mutant, owner.__name__))[function])
     assert noticed_by in failing([follow(problem, plan)])
 
 
@@ -261,6 +265,7 @@ def mutated(original: ModuleType, right: str, wrong: str, monkeypatch: pytest.Mo
     assert source.count(right) == 1
     mutant = ModuleType("mutant")
     monkeypatch.setitem(sys.modules, "mutant", mutant)
+    monkeypatch.setattr(registry, "register", lambda *_: lambda thing: thing)
     exec(compile(source.replace(right, wrong), "mutant", "exec"), vars(mutant))
     return mutant
 
@@ -401,7 +406,7 @@ def test_where_nothing_is_to_be_seen_the_smoothness_of_the_paper_stands_in() -> 
 
 
 def test_auto_needs_the_gradient_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "digits", "--set", "cflag.smoothness=auto"]) == 2
+    assert main(["run", "digits", "--set", "cflag.smoothness=auto", "--set", "cflag.estimator=minibatch"]) == 2
     assert "cflag.smoothness = 'auto' reads the gradient table" in capsys.readouterr().err
 
 
