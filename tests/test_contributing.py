@@ -12,7 +12,7 @@ import cflag.methods
 from cflag import run
 from cflag.errors import UserError
 from cflag.registry import get_method, method_names
-from tests.test_engine import QUICK
+from tests.support.quick import QUICK
 
 TEXT = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
 
