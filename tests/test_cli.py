@@ -18,7 +18,7 @@ from cflag.config import load_raw, parse_setting, resolve
 from cflag.errors import UserError
 from cflag.paper.campaigns import CAMPAIGNS, SCALES, SOURCES
 from cflag.presets import preset_names
-from tests.test_engine import QUICK
+from tests.support.quick import QUICK
 
 FLAGS = [f"--set={k}={v}" for k, v in QUICK.items()]
 

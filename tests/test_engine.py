@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -26,16 +25,10 @@ from cflag.files import load_state
 from cflag.methods.finetune import Finetune
 from cflag.results.history import History
 from cflag.server import Server
-from tests.quadratic import Lab, Row, lose_scratch
+from tests.support.quadratic import Lab, Row, lose_scratch
+from tests.support.quick import QUICK, without_times
 
 ROWS: list[list[Row]] = [[(1, 0, 0, 1), (0, 1, 0, 2)], [(0, 0, 1, 3)], [(1, 1, 0, 1)]]
-
-QUICK: dict[str, Any] = {"tasks": 2, "rounds": 2, "batch": 64, "width": 8}
-
-
-def without_times(path: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from cflag.errors import CflagError, DivergedError
 from cflag.files import load_state
 from cflag.results.display import absences
 from cflag.results.result import Result
-from tests.grid import Fleet, Node, local, numbers
+from tests.support.grid import Fleet, Node, local, numbers
 
 Change = Callable[[dict[str, Any], dict[str, Tensor]], Any]
 

@@ -28,8 +28,8 @@ from cflag.memory.base import MemoryOptions
 from cflag.memory.ring import Ring
 from cflag.methods.base import LocalOptions
 from cflag.methods.icarl import Icarl, IcarlSettings, herd, sigmoid_loss
-from tests.test_engine import QUICK
-from tests.test_resume import Crash, _stop_after, same
+from tests.support.crashes import Crash, stop_after
+from tests.support.quick import QUICK, same
 
 CLASS: dict[str, Any] = {**QUICK, "method": "icarl", "scenario": "class", "zeta": 1.0, "icarl": {"lr": 0.1}}
 
@@ -296,7 +296,7 @@ def test_workers_and_a_stop_change_nothing(tmp_path: Path, monkeypatch: pytest.M
     for workers, path in zip((1, 2), paths, strict=False):
         run("digits", out=path, workers=workers, **CLASS)
     with monkeypatch.context() as patch:
-        _stop_after(3, patch)  # in the middle of task 2, where exemplars and teacher are in use
+        stop_after(3, patch)  # in the middle of task 2, where exemplars and teacher are in use
         with pytest.raises(Crash):
             run("digits", out=paths[2], workers=1, **CLASS)
     resume(paths[2])

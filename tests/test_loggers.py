@@ -34,8 +34,9 @@ from cflag.loggers.tensorboard import TensorBoardLogger
 from cflag.paper.reproduce import logged
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder, runs_in
-from tests.grid import FakeGrid, Node
-from tests.test_engine import without_times
+from tests.support.crashes import Crash
+from tests.support.grid import FakeGrid, Node
+from tests.support.quick import without_times
 
 QUICK: dict[str, Any] = {"tasks": 2, "rounds": 3, "clients": 3, "width": 8, "workers": 1}
 FLAGS = [part for key, value in QUICK.items() for part in ("--set", f"{key}={value}")]
@@ -247,10 +248,6 @@ def test_a_real_kill_leaves_no_gap_and_no_double(tmp_path: Path) -> None:
     assert status(out) == "FINISHED"
     assert mlflow(out) == wanted(out)
     assert tensorboard(out) == single(wanted(out))
-
-
-class Crash(BaseException):
-    """Stands for the end of the process."""
 
 
 def test_an_event_file_that_was_cut_short_is_made_good(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from cflag.learning.distillation import distillation
 from cflag.memory.base import MemoryOptions
 from cflag.memory.ring import Ring
 from cflag.methods.agem import project
-from tests.quadratic import Lab, Row
-from tests.test_engine import QUICK
+from tests.support.quadratic import Lab, Row
+from tests.support.quick import QUICK
 
 PAST: list[list[Row]] = [[(1, 0, 0, -1)], [(0, 0, 1, 1)]]
 CURRENT: list[list[Row]] = [[(1, 0, 0, 1), (0, 1, 0, 2)], [(0, 0, 1, 3)]]

@@ -27,7 +27,7 @@ from cflag.results.result import (
     forward_transfer,
     learning_accuracy,
 )
-from tests.test_engine import QUICK
+from tests.support.quick import QUICK
 
 A: Matrix = [
     [0.8, 0.5, 0.4],

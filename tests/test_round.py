@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cflag.learning.estimators import Components, Delayed
-from tests.quadratic import Lab, Row, lose_scratch
+from tests.support.quadratic import Lab, Row, lose_scratch
 
 # Two clients, three parameters, x_t = 0. Client 0 has two components, client 1 has one: p = (2/3, 1/3).
 #   g_0 = ½ [(-1, 0, 0) + (0, -2, 0)] = (-1/2, -1, 0)      g_1 = (0, 0, -3)      g = (-1/3, -2/3, -1)

@@ -16,7 +16,7 @@ from cflag.engines.flower.messages import unpack
 from cflag.engines.flower.secure import RANGE, SecureMean, is_secure, open_question, seal_answer
 from cflag.errors import CflagError, UserError
 from cflag.files import load_state
-from tests.grid import Fleet, local
+from tests.support.grid import Fleet, local
 
 SECURE: dict[str, Any] = {"engine": "flower-sim", "secure": True, "clients": 4, "zeta": 0.5}
 
