@@ -18,9 +18,10 @@ from cflag.engines.engine import Account
 from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.experiment import Experiment
+from cflag.process import one_thread
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
-from cflag.safety import one_thread, stop_requests
+from cflag.stopping import stop_requests
 
 Budget = Literal["rounds", "gradients", "bytes"]
 

@@ -21,6 +21,7 @@ from cflag.data.benchmark import Benchmark
 from cflag.data.source import Source
 from cflag.data.spec import Spec
 from cflag.engines.engine import Counts, Engine
+from cflag.engines.flower import require_flower
 from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
@@ -28,14 +29,15 @@ from cflag.learning.learner import Learner, Loss
 from cflag.loggers.attach import catch_up, logged
 from cflag.methods.base import Method
 from cflag.models import CHANNELS_LAST, MODELS
+from cflag.process import cores, one_thread
 from cflag.registry import get_method
 from cflag.results.display import Bar, Display, Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.history import History
 from cflag.results.result import Result
 from cflag.rng import stream, torch_seed
-from cflag.safety import cores, explain_failures, one_thread, require_flower, stop_requests
 from cflag.server import Server
+from cflag.stopping import explain_failures, stop_requests
 
 FORMAT = 3
 """The version of a checkpoint's contents; another one's vectors may lie in another order."""

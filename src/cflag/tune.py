@@ -18,8 +18,8 @@ from cflag.compare import Budget, Job, equal_cost, prepare, run_all
 from cflag.config import Config, load_file, merge, resolve
 from cflag.errors import CflagError, DivergedError, UserError
 from cflag.files import write_atomically
+from cflag.process import cores
 from cflag.registry import get_method
-from cflag.safety import cores
 
 if TYPE_CHECKING:
     from optuna.study import Study

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cflag.commands.common import absolute, add_settings, names_in, raw_of
+from cflag.engines.flower import require_flower
 from cflag.errors import UserError
-from cflag.safety import require_flower
 
 if TYPE_CHECKING:
     from cflag.commands.common import Commands

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from cflag.safety import end_with_parent
+from cflag.process import end_with_parent
 
 POLL = "CFLAG_SUPERNODE_POLL"
 """The longest a SuperNode waits between two looks for messages, in seconds; see waits.py."""

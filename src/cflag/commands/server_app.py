@@ -25,9 +25,10 @@ from cflag.engines.flower.server.secure_engine import SecureFlowerEngine
 from cflag.errors import CflagError
 from cflag.experiment import Experiment, new_folder
 from cflag.files import write_atomically, write_json
+from cflag.process import end_with, one_thread
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder
-from cflag.safety import end_with, explain_failures, one_thread
+from cflag.stopping import explain_failures
 
 OUTCOME = "outcome.json"
 """How the server process ended, for whoever started it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cflag import process
 from cflag.client import Client
 from cflag.conversation import Ask, Reply, RoundContext, Value
 from cflag.data.benchmark import Benchmark
@@ -118,8 +118,8 @@ class Host:
         return client
 
     def peak_mb(self) -> Iterator[float]:
-        """Tell the largest memory this process ever had (ru_maxrss is in kB on Linux)."""
-        yield resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        """Yield the largest memory this process ever had."""
+        yield process.peak_mb()
 
     def _client(self, number: int, saved: Path | None) -> Client:
         """Return the client as it was last saved, or as it is where it has changed since."""

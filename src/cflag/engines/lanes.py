@@ -21,7 +21,7 @@ from torch import Tensor
 from cflag.conversation import Reply
 from cflag.engines.host import Host
 from cflag.errors import CflagError
-from cflag.safety import end_with_parent
+from cflag.process import end_with_parent
 
 SMALL = 2**17
 """Bytes up to which a tensor goes through the pipe itself; several such answers fit into it without a reader."""

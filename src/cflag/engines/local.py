@@ -6,13 +6,13 @@ changes no number in the result.
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from cflag import process
 from cflag.conversation import Ask, Mean, Reply, RoundContext, Value
 from cflag.engines.engine import Counts, Engine, RunningMean, check_finite
 from cflag.engines.host import GlobalModel, Host, Whom
@@ -79,7 +79,7 @@ class LocalEngine(Engine):
 
     def peak_mb(self) -> float:
         """Return the largest memory of this process and of its workers, added."""
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        own = process.peak_mb()
         if len(self.lanes) == 1:
             return own
         for lane in self.lanes:

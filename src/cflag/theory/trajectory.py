@@ -25,7 +25,7 @@ from cflag.learning.gradient_table import GradientTable
 from cflag.learning.smoothness import PathSmoothness
 from cflag.memory.base import Memory
 from cflag.methods.cflag import CFlag
-from cflag.safety import one_thread
+from cflag.process import one_thread
 from cflag.theory.problems import Problem, mean_output
 
 

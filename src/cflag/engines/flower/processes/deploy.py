@@ -20,11 +20,12 @@ from cflag.engines.flower.processes.keys import make_client_key, make_server_key
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.files import write_json
 from cflag.loggers.attach import ended_elsewhere
+from cflag.process import cores
 from cflag.results.display import Display
 from cflag.results.folder import RunFolder
 from cflag.results.follow import Follower
 from cflag.results.result import Result
-from cflag.safety import cores, stop_requests
+from cflag.stopping import stop_requests
 
 LOOPBACK = "127.0.0.1"
 RESTARTS = 5

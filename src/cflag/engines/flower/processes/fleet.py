@@ -17,7 +17,7 @@ import tomli_w
 
 from cflag.commands.part import POLL, STAY
 from cflag.errors import CflagError
-from cflag.safety import STARTER
+from cflag.process import STARTER
 
 APP = Path(__file__).parent.parent / "app"
 """The folder that `flwr run` takes."""

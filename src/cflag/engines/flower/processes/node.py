@@ -50,7 +50,8 @@ def run_client(options: NodeOptions) -> None:
     """Serve until stopped: the SuperNode is started again whenever it ends."""
     from cflag.engines.flower.client.executor import execute
     from cflag.engines.flower.processes.waits import shorten
-    from cflag.safety import keep_freed_memory, stop_requests
+    from cflag.process import keep_freed_memory
+    from cflag.stopping import stop_requests
 
     options.check()
     shorten(options.poll)

@@ -6,7 +6,6 @@ those of the local engine.
 
 from __future__ import annotations
 
-import resource
 import secrets
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from cflag import process
 from cflag.config import Config
 from cflag.conversation import Ask, Conversation, Mean, Reply, RoundContext, Value
 from cflag.data.spec import Spec
@@ -229,7 +229,7 @@ class FlowerEngine(Engine):
 
     def peak_mb(self) -> float:
         """Return the largest memory of the server's own process; clients are elsewhere."""
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        return process.peak_mb()
 
     def close(self) -> None:
         """Nothing here was started by the engine."""
