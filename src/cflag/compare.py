@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
+from cflag.account import Account
 from cflag.config import Config, merge, resolve
 from cflag.conversation import Conversation
-from cflag.engines.engine import Account
 from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.experiment import Experiment

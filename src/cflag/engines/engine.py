@@ -12,37 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
-from cflag.conversation import Answer, Ask, Conversation, Cost, Mean, Reply, Value, nbytes
+from cflag.account import Account, Counts
+from cflag.conversation import Answer, Ask, Conversation, Mean, Reply, Value, nbytes
 from cflag.errors import CflagError, DivergedError
 from cflag.server import Server
-
-Counts = Tensor
-"""(clients, tasks, 3): right answers with the task known, right answers without, and samples."""
-
-
-class Account:
-    """What a round cost, and what clients remarked in it."""
-
-    def __init__(self) -> None:
-        self.cost = Cost()
-        self.bytes_up = 0
-        self.bytes_down = 0
-        self.logs: dict[int, dict[str, float | str]] = {}
-        self.missing: dict[int, str] = {}
-        """Clients that were asked and gave no answer that could be used, and why."""
-        self.anonymous = False
-        """Whether nothing is known of single clients: secure aggregation."""
-
-    def add(self, number: int, reply: Reply) -> None:
-        """Enter a client's reply; of a remark made in two questions of a round the first counts."""
-        self.cost += reply.cost
-        self.bytes_up += nbytes(reply.answer)
-        if reply.logs:
-            self.logs[number] = {**reply.logs, **self.logs.get(number, {})}
-
-    def participants(self) -> list[int]:
-        """Return the clients that remarked something: those that took part in the round itself."""
-        return sorted(self.logs)
 
 
 class Engine(ABC):

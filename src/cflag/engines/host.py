@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cflag import process
+from cflag.build import build_benchmark, build_learner, build_method
 from cflag.client import Client
+from cflag.config import Config
 from cflag.conversation import Ask, Reply, RoundContext, Value
 from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
+from cflag.data.source import Source
 from cflag.files import load_state, save_states
 from cflag.learning.gradient_table import Workspace
-from cflag.learning.learner import Learner
+from cflag.learning.learner import Learner, Loss
 from cflag.memory import MEMORIES
 from cflag.memory.base import Memory, MemoryOptions
 from cflag.methods.base import Method
@@ -183,6 +186,15 @@ class Holdings:
     def oldest(self) -> int:
         """Return the client that was asked longest ago."""
         return next(iter(self.sizes))
+
+
+def host_of(
+    config: Config, source: Source | None = None, model: nn.Module | None = None, loss: Loss | None = None
+) -> Host:
+    """Build the benchmark, the method and the learner of a config, and the host of its clients."""
+    benchmark, method = build_benchmark(config, source), build_method(config)
+    learner = build_learner(config, benchmark.spec, model, loss)
+    return Host(benchmark, method, learner, config.memory, config.seed)
 
 
 def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from cflag import process
+from cflag.account import Counts
 from cflag.conversation import Ask, Mean, Reply, RoundContext, Value
-from cflag.engines.engine import Counts, Engine, RunningMean, check_finite
+from cflag.engines.engine import Engine, RunningMean, check_finite
 from cflag.engines.host import GlobalModel, Host, Whom
 from cflag.engines.lanes import HereLane, Lane, WorkerLane
 from cflag.errors import InterruptedRunError

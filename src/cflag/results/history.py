@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from cflag.account import Account, Counts
 from cflag.config import Config
-from cflag.engines.engine import Account, Counts
 from cflag.results.result import Result, versions
 from cflag.server import Server
 

@@ -54,7 +54,7 @@ def _reply(message: Message, context: Context, serve: Callable[[Station, Any, An
     try:
         station = stations.get(*_place(context), head)
         answered, tensors = serve(station, head, sent)
-        if station.experiment.config.secure and message.metadata.message_type != "query":
+        if station.config.secure and message.metadata.message_type != "query":
             # A question in plain is one to catch up on, whose answer nobody needs; a test in plain is none of ours.
             answered, tensors = {k: v for k, v in answered.items() if k in ("number", "position", "lacks")}, {}
     except CflagError as error:

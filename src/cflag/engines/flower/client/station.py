@@ -16,9 +16,8 @@ from cflag.config import Config, load_text, resolve
 from cflag.conversation import Ask
 from cflag.engines.flower.client.states import StateFolder, stamp
 from cflag.engines.flower.messages import Question, Shelf
-from cflag.engines.host import Host
+from cflag.engines.host import Host, host_of
 from cflag.errors import CflagError
-from cflag.experiment import Experiment
 
 Parcel = tuple[dict[str, Any], dict[str, Tensor]]
 """A head and a body."""
@@ -31,11 +30,11 @@ class Station:
     tensors that it sent before.
     """
 
-    def __init__(self, number: int, experiment: Experiment, host: Host, states: StateFolder, keeps: bool) -> None:
-        if not 0 <= number < experiment.config.clients:
-            raise CflagError(f"partition-id = {number}: this experiment has clients 0 to {host.benchmark.clients - 1}")
+    def __init__(self, number: int, config: Config, host: Host, states: StateFolder, keeps: bool) -> None:
+        if not 0 <= number < config.clients:
+            raise CflagError(f"partition-id = {number}: this experiment has clients 0 to {config.clients - 1}")
         self.number = number
-        self.experiment = experiment
+        self.config = config
         self.host = host
         self.states = states
         self.keeps = keeps
@@ -43,7 +42,7 @@ class Station:
 
     def hello(self) -> Parcel:
         """Say who this is, and what its data look like from outside."""
-        deal, tasks = self.experiment.benchmark, range(len(self.experiment.benchmark.tasks))
+        deal, tasks = self.host.benchmark, range(len(self.host.benchmark.tasks))
         head = {
             "number": self.number,
             "version": cflag.__version__,
@@ -112,12 +111,11 @@ class Stations:
             raise CflagError(f"experiment {name} is unknown to client {number}: its state folder has nothing of it")
         if name != self.name:
             torch.set_num_threads(1)
-            config = resolve(load_text(states.config, states.folder / "config.toml"))
-            self.experiment = Experiment(_own(config, node))
-            self.host = self.experiment.host()
+            self.config = _own(resolve(load_text(states.config, states.folder / "config.toml")), node)
+            self.host = host_of(self.config)
             self.name, self.open = name, {}
         if number not in self.open:
-            self.open[number] = Station(number, self.experiment, self.host, states, self.keeps)
+            self.open[number] = Station(number, self.config, self.host, states, self.keeps)
         return self.open[number]
 
     def drop(self) -> None:

@@ -20,10 +20,11 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from cflag import process
+from cflag.account import Counts
 from cflag.config import Config
 from cflag.conversation import Ask, Conversation, Mean, Reply, RoundContext, Value
 from cflag.data.spec import Spec
-from cflag.engines.engine import Counts, Engine, RunningMean, check_finite
+from cflag.engines.engine import Engine, RunningMean, check_finite
 from cflag.engines.flower.messages import Bundle, GarbageError, Position, Question, pack, unpack
 from cflag.engines.flower.server.answers import FAULTS, checked_counts, read_reply
 from cflag.engines.flower.server.post import NO_ANSWER, POLL, Letter, Post, failures

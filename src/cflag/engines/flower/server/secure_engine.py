@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cflag.account import Counts
 from cflag.conversation import Ask, Cost, Mean, RoundContext, Value, nbytes
-from cflag.engines.engine import Counts
 from cflag.engines.flower.messages import Bundle, Question, encode
 from cflag.engines.flower.secure import LEAST, SecureMean
 from cflag.engines.flower.server.engine import FlowerEngine
