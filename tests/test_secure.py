@@ -11,9 +11,11 @@ from flwr.app import Message
 from flwr.compat.common.recorddict_compat import recorddict_to_fitres
 
 from cflag.conversation import Answer
+from cflag.engines.flower.client.secure import is_secure, open_question, seal_answer
 from cflag.engines.flower.client.station import Station
 from cflag.engines.flower.messages import unpack
-from cflag.engines.flower.secure import RANGE, SecureMean, is_secure, open_question, seal_answer
+from cflag.engines.flower.sealed import RANGE
+from cflag.engines.flower.server.secure_mean import SecureMean
 from cflag.errors import CflagError, UserError
 from cflag.files import load_state
 from tests.grid import Fleet, local

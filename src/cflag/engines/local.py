@@ -46,7 +46,7 @@ class LocalEngine(Engine):
         model = GlobalModel(server.params, server.buffers)
         for number, reply in self._answers(numbers, ask, model, context):
             self.account.add(number, reply)
-            check_finite(reply, number, ask, server)
+            check_finite(reply, number, ask.question, server)
             mean.add(reply.answer, reply.samples / context.samples, number)
         return mean.result()
 

@@ -28,6 +28,9 @@ class GarbageError(CflagError):
     """What the other side sent cannot be used."""
 
 
+Parcel = tuple[dict[str, Any], dict[str, Tensor]]
+"""What one message carries: a head and a body."""
+
 Position = tuple[int, int]
 """When a question is asked: the rounds finished before it, and the questions asked since then."""
 

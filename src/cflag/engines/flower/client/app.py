@@ -16,9 +16,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from cflag.conversation import Answer
-from cflag.engines.flower.client.station import Parcel, Station, Stations
-from cflag.engines.flower.messages import pack, unpack
-from cflag.engines.flower.secure import is_secure, open_question, seal_answer, secure_mod
+from cflag.engines.flower.client.secure import is_secure, open_question, seal_answer, secure_mod
+from cflag.engines.flower.client.station import Station, Stations
+from cflag.engines.flower.messages import Parcel, pack, unpack
 from cflag.errors import CflagError
 
 SIMULATION = "CFLAG_SIMULATION_STATE"

@@ -15,12 +15,9 @@ import cflag
 from cflag.config import Config, load_text, resolve
 from cflag.conversation import Ask
 from cflag.engines.flower.client.states import StateFolder, stamp
-from cflag.engines.flower.messages import Question, Shelf
+from cflag.engines.flower.messages import Parcel, Question, Shelf
 from cflag.engines.host import Host, host_of
 from cflag.errors import CflagError
-
-Parcel = tuple[dict[str, Any], dict[str, Tensor]]
-"""A head and a body."""
 
 
 class Station:
