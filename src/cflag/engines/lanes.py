@@ -71,7 +71,7 @@ class WorkerLane:
         context = mp.get_context("fork")
         self.connection, theirs = context.Pipe()
         ours = self.connection
-        self.process = context.Process(target=_serve, args=(host, theirs, ours), daemon=True)
+        self.process = context.Process(target=_work, args=(host, theirs, ours), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -105,8 +105,8 @@ class WorkerLane:
         return CflagError(f"worker process {self.number} ended unexpectedly ({how}); is there enough memory?")
 
 
-def _serve(host: Host, connection: Connection, parents: Connection) -> None:
-    """A worker's life: take commands until the pipe closes."""
+def _work(host: Host, connection: Connection, parents: Connection) -> None:
+    """Carry out commands in a worker process until the pipe closes."""
     parents.close()  # or this worker would keep its own pipe open after the parent's death
     sys.excepthook = _lost_parent
     end_with_parent()

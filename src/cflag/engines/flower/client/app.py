@@ -18,11 +18,9 @@ from flwr.clientapp import ClientApp
 from cflag.conversation import Answer
 from cflag.engines.flower.client.secure import is_secure, open_question, seal_answer, secure_mod
 from cflag.engines.flower.client.station import Station, Stations
+from cflag.engines.flower.environment import SIMULATION
 from cflag.engines.flower.messages import Parcel, pack, unpack
 from cflag.errors import CflagError
-
-SIMULATION = "CFLAG_SIMULATION_STATE"
-"""The environment variable by which `cflag run --engine flower-sim` says where simulated clients keep their state."""
 
 client = ClientApp(mods=[secure_mod])
 stations = Stations(keeps=False)

@@ -15,7 +15,7 @@ from typing import Any
 
 import tomli_w
 
-from cflag.commands.part import POLL, STAY
+from cflag.engines.flower.environment import STAY, SUPERNODE_POLL
 from cflag.errors import CflagError
 from cflag.process import STARTER
 
@@ -172,4 +172,4 @@ def free_port() -> int:
 
 def supernode_poll(seconds: float) -> dict[str, str]:
     """Return the environment for a SuperNode that looks for messages this often; 0 leaves Flower's own 3 s."""
-    return {POLL: str(seconds)} if seconds > 0 else {}
+    return {SUPERNODE_POLL: str(seconds)} if seconds > 0 else {}

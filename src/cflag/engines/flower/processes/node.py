@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cflag.commands.part import STAY
+from cflag.engines.flower.environment import STAY
 from cflag.engines.flower.processes.fleet import Process, free_port, part, quiet_flower, supernode_poll
 from cflag.errors import UserError
 
