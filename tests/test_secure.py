@@ -65,7 +65,7 @@ def test_a_mean_is_weighted_by_samples(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_nothing_singles_out_a_client(tmp_path: Path) -> None:
-    """Neither in the metrics nor in what arrives: no answer's vector, remark, loss or accuracy of one client."""
+    """Neither in the metrics nor in what arrives: no answer's vector, log, loss or accuracy of one client."""
     fleet = Fleet(tmp_path, **SECURE, tasks=1, rounds=1)
     arrived: list[Message] = []
 

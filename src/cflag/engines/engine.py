@@ -122,7 +122,7 @@ class Sent:
         return self.clients if same else frozenset()
 
     def plus(self, server: Server, numbers: Iterable[int]) -> Sent:
-        """Return the state of things after the model went to these clients, too."""
+        """Return the same after the model went to these clients, too."""
         return Sent(server.params, server.params._version, self.holders(server) | frozenset(numbers))
 
 
@@ -171,7 +171,7 @@ def check_finite(reply: Reply, number: int, question: str, server: Server) -> No
 
 
 def _finite(value: Value) -> bool:
-    """Whether all numbers are: where their sum is, they are; where it is not, it may be too large a sum."""
+    """Whether all numbers are finite: they are if their sum is; an infinite sum may be too large, so look closer."""
     if not isinstance(value, Tensor):
         return isfinite(value)
     return isfinite(value.sum().item()) or bool(value.isfinite().all())

@@ -38,7 +38,7 @@ class GlobalModel:
 
 
 class Host:
-    """Answers questions for clients one after the other; a client comes into being when it is first needed.
+    """Answers questions for clients one after the other; a client is created when it is first needed.
 
     Every public function is a generator of replies, so that a host works the same in this process, behind a pipe, or
     behind a network. Any host can serve any client: whoever asks says where its state was saved, and a host that does
@@ -142,7 +142,7 @@ class Host:
         return client
 
     def _hand_out(self, client: Client, task: int) -> None:
-        """Give a client its current samples; beyond the limit those asked longest ago give theirs back."""
+        """Give a client its current samples; beyond the limit, those of the clients asked longest ago are dropped."""
         if self.task_of.get(client.number) != task:
             client.data = self.benchmark.train(client.number, task)
             self.task_of[client.number] = task
@@ -161,7 +161,7 @@ class Host:
 
 
 class Holdings:
-    """How many bytes each client holds of something, in the order in which they were last asked, and a limit to it."""
+    """How many bytes each client holds, in the order in which clients were last asked, and a limit to the sum."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

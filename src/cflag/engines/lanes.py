@@ -127,7 +127,7 @@ def _work(host: Host, connection: Connection, parents: Connection) -> None:
 
 
 def _lost_parent(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The threads that hand tensors over may meet a dead parent before `end_with_parent` does; that is no news."""
+    """Be silent if a thread that hands tensors over notices the parent's end before `end_with_parent` does."""
     if not issubclass(kind, EOFError | ConnectionError):
         sys.__excepthook__(kind, error, trace)
 

@@ -22,7 +22,7 @@ from cflag.errors import InterruptedRunError
 from cflag.server import Server
 
 TEST_BATCH = 500
-"""Clients with few held-out samples are tested together, so many at a time; whatever the number of workers."""
+"""Clients with few held-out samples are tested together, this many samples at a time, for any number of workers."""
 
 
 class LocalEngine(Engine):
@@ -118,7 +118,7 @@ class LocalEngine(Engine):
         return reply
 
     def _test_groups(self, tasks: Sequence[int]) -> Iterator[list[int]]:
-        """Yield clients in order, in groups that are worth a batch."""
+        """Yield clients in order, in groups with enough samples for a batch."""
         group: list[int] = []
         samples = 0
         for client in self.everyone:

@@ -47,7 +47,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def _reply(message: Message, context: Context, serve: Callable[[Station, Any, Any], Parcel]) -> Message:
-    """Let the client's station serve a message; a failure that a person can mend is told to the server in one line."""
+    """Let the client's station serve a message; a failure that a person can fix is sent to the server in one line."""
     head, sent = unpack(message.content)
     try:
         station = stations.get(*_place(context), head)
@@ -65,7 +65,7 @@ def _reply(message: Message, context: Context, serve: Callable[[Station, Any, An
 
 
 def _sealed(message: Message, context: Context) -> Message:
-    """Answer for the protocol to mask; who fails drops out of it."""
+    """Answer for the protocol to mask; a client that fails drops out of it."""
     head, sent = unpack(open_question(message.content))
     station = stations.get(*_place(context), head)
     if "tasks" in head:

@@ -1,4 +1,4 @@
-"""A client's end of the wire: answers the server's questions with the client's own data and state."""
+"""A station: it answers the server's questions for one client, with the client's own data and state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Station:
         self.shelf = Shelf()
 
     def hello(self) -> Parcel:
-        """Say who this is, and what its data look like from outside."""
+        """Say who this is, and what the server needs to know of its data."""
         deal, tasks = self.host.benchmark, range(len(self.host.benchmark.tasks))
         head = {
             "number": self.number,
@@ -89,7 +89,7 @@ class Station:
 
 
 class Stations:
-    """The stations of one process; one of a simulation's serves several clients with one model and one data set."""
+    """The stations of one process; in a simulation it serves several clients with one model and one data set."""
 
     def __init__(self, keeps: bool) -> None:
         self.keeps = keeps
@@ -121,5 +121,5 @@ class Stations:
 
 
 def _own(config: Config, node: Mapping[str, Any]) -> Config:
-    """The experiment is the server's; where the data are and what computes is this machine's."""
+    """The server decides the experiment; this machine decides where its data are and which device computes."""
     return replace(config, workers=1, **node)

@@ -91,7 +91,7 @@ def deploy(folder: RunFolder, fleet: FleetOptions, display: Display) -> Result:
 
 
 def _own_data(data: str, number: int) -> str:
-    """Return DATA/client-N where there is such a folder: data of the client's own."""
+    """Return DATA/client-N if there is such a folder, with the client's own data."""
     own = Path(data) / f"client-{number}"
     return str(own) if own.is_dir() else data
 

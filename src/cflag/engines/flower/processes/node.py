@@ -68,7 +68,7 @@ def run_client(options: NodeOptions) -> None:
 
 
 def _supernode(options: NodeOptions, address: str, secret: bytes) -> Process:
-    """Return the SuperNode; only who knows the secret can take messages from it."""
+    """Return the SuperNode; only a process that knows the secret can take messages from it."""
     file = options.state / "supernode.secret"
     file.unlink(missing_ok=True)
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:

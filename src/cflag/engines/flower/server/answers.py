@@ -99,7 +99,7 @@ def read_reply(
 
 
 def checked_counts(counts: Any, sizes: Sequence[int]) -> Tensor:
-    """Refuse counts of right answers that cannot be."""
+    """Refuse counts of right answers that are impossible."""
     rows = torch.tensor(counts, dtype=torch.long)
     if rows.shape != (len(sizes), 3) or rows[:, 2].tolist() != list(sizes):
         raise GarbageError(f"its test counts are not of {list(sizes)} samples")

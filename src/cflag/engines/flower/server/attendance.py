@@ -37,7 +37,7 @@ class Attendance:
         """Enters into the account who was missing and why."""
 
     def welcome(self) -> None:
-        """Let in who came (back), and let them catch up with what they missed."""
+        """Let in clients that came (back), and let them catch up on what they missed."""
         self.roll.look()
         self.note(self.missed.catch_up(self.roll.present))
 
@@ -63,7 +63,7 @@ class Attendance:
     def ask_until_enough(
         self, what: str, asked: Sequence[int], needed: int, once: Callable[[Sequence[int]], Mapping[int, T]]
     ) -> dict[int, T]:
-        """Ask again who gave no good answer yet, until enough did; `once` asks clients once, returns good answers."""
+        """Ask those without a good answer again, until enough have one; `once` asks once and returns good answers."""
         good: dict[int, T] = {}
         end = time.monotonic() + self.config.patience
         while True:

@@ -66,7 +66,7 @@ class FlowerEngine(Engine):
         self._around = False
 
     def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
-        """Put a question to every client of a cohort that is there; return the weighted mean of the good answers."""
+        """Put a question to the clients of a cohort that are here; return the weighted mean of the good answers."""
         numbers = list(self.everyone if cohort is None else cohort)
         position = self.clock.next(server)
         needed = min(self.config.min_clients, len(numbers))
@@ -101,7 +101,7 @@ class FlowerEngine(Engine):
         return mean_of(replies, question.context), set(replies)
 
     def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
-        """Let every client that is there test the global model on its own held-out samples of these tasks."""
+        """Let every client that is here test the global model on its own held-out samples of these tasks."""
         question, needed = question_of_test(server, sent, self.clock.now), self.config.min_clients
 
         def once(left: Sequence[int]) -> dict[int, Tensor]:

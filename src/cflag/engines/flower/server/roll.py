@@ -1,4 +1,4 @@
-"""The roll: which client is behind which node, what its data look like from outside, and who is away.
+"""The roll: which client is behind which node, what is known of its data, and who is away.
 
 Node ids are Flower's and random; a client's number is its own, and decides the order of sums.
 """
