@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from benchmarks.contest import own_peak_mb, serve
 from benchmarks.jobs import BATCH, JOBS, Job
-from cflag.safety import keep_freed_memory
+from cflag.process import keep_freed_memory
 
 
 class Loop:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from cflag import Answer, Ask, Client, Experiment, Source, resume, run
+from cflag.build import build_model
 from cflag.config import flatten, load_raw, merge, resolve
 from cflag.conversation import nbytes
 from cflag.data.samples import Samples
@@ -20,7 +21,6 @@ from cflag.engines.engine import RunningMean
 from cflag.engines.lanes import WorkerLane
 from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError, DivergedError
-from cflag.experiment import build_model
 from cflag.files import load_state
 from cflag.methods.finetune import Finetune
 from cflag.results.history import History
@@ -282,7 +282,7 @@ def test_a_cohort_gives_the_same_bytes_from_any_number_of_workers(
 ) -> None:
     """Clients move from worker to worker with their memory, as their place in the cohort changes."""
     if method == "counting":
-        monkeypatch.setattr("cflag.experiment.get_method", lambda _: Counting)
+        monkeypatch.setattr("cflag.build.get_method", lambda _: Counting)
     name = "finetune" if method == "counting" else method
     settings = {**QUICK, "rounds": 4, "clients": 9, "clients_per_round": 4, "method": name}
     for workers in (1, 2, 3):

@@ -343,11 +343,11 @@ def test_a_log_that_is_asked_for_late_has_all_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_store")
 def test_a_fleets_server_logs_every_round_once(tmp_path: Path) -> None:
-    from cflag.commands.server_app import serve
+    from cflag.commands.server_app import run_server_app
 
     raw = merge(load_raw("digits"), [*QUICK.items(), ("engine", "flower"), ("log", BOTH)])
     folder = RunFolder.create(tmp_path / "run", resolve(raw))
-    serve(FakeGrid([Node(k, tmp_path / f"node-{k}") for k in range(3)]), folder)  # type: ignore[arg-type]
+    run_server_app(FakeGrid([Node(k, tmp_path / f"node-{k}") for k in range(3)]), folder)  # type: ignore[arg-type]
     assert mlflow(folder.path) == wanted(folder.path)
     assert tensorboard(folder.path) == single(wanted(folder.path))
 

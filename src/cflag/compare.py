@@ -12,15 +12,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
+from cflag.account import Account
 from cflag.config import Config, merge, resolve
 from cflag.conversation import Conversation
-from cflag.engines.engine import Account
 from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.experiment import Experiment
+from cflag.process import one_thread
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
-from cflag.safety import one_thread, stop_requests
+from cflag.stopping import stop_requests
 
 Budget = Literal["rounds", "gradients", "bytes"]
 

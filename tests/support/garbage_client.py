@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from cflag.cli import main
-from cflag.engines.flower.client.station import Parcel, Station
+from cflag.engines.flower.client.station import Station
+from cflag.engines.flower.messages import Parcel
 
 _count = count()
 _answer = Station.answer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cflag.commands.common import absolute, add_settings, configs_of, jobs_at_once, names_in, raw_of, seed_of
 from cflag.errors import InterruptedRunError, UserError
-from cflag.safety import stop_requests
+from cflag.stopping import stop_requests
 
 if TYPE_CHECKING:
     from cflag.commands.common import Commands

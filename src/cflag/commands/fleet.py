@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cflag.commands.common import absolute, add_settings, names_in, raw_of
+from cflag.engines.flower import require_flower
 from cflag.errors import UserError
-from cflag.safety import require_flower
 
 if TYPE_CHECKING:
     from cflag.commands.common import Commands
@@ -96,12 +96,12 @@ def _deploy(args: argparse.Namespace) -> None:
 
 def _server(args: argparse.Namespace) -> None:
     with require_flower():
-        from cflag.engines.flower.processes.deploy import ServerOptions, serve
+        from cflag.engines.flower.processes.deploy import ServerOptions, serve_fleet
     for name in ("ca.crt", "server.pem", "server.key"):
         if not (args.keys / name).is_file():
             raise UserError(f"{args.keys / name}: there is no such file; 'cflag keys server {args.keys}' makes it")
     options = ServerOptions(args.keys, args.host, args.port, args.keep, args.database)
-    _fleet(args, lambda folder, display: serve(folder, options, display))
+    _fleet(args, lambda folder, display: serve_fleet(folder, options, display))
 
 
 def _fleet(args: argparse.Namespace, carry: Callable[[RunFolder, Display], Result]) -> None:

@@ -145,7 +145,7 @@ def rates(groups: Groups, key: str) -> str:
 def _column_mean(records: Sequence[dict[str, Any]], key: str) -> list[tuple[float, float]]:
     points = []
     for t, record in enumerate(records, 1):
-        values = [v for v in record["clients"].get(key, []) if v is not None]
+        values = [v for v in record["clients"].get(key, []) if isinstance(v, int | float)]
         if values:
             points.append((float(t), fmean(values)))
     return points

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from cflag.account import Account, Counts
 from cflag.config import Config
-from cflag.engines.engine import Account, Counts
 from cflag.results.result import Result, versions
 from cflag.server import Server
 
@@ -49,7 +49,7 @@ class History:
             "seconds": round(seconds, 4),
         }
         logs, server.logs = server.logs, {}
-        caps = sum(v or 0 for v in per_client.get("capped", [])) + int(logs.get("capped", 0))
+        caps = sum(v for v in per_client.get("capped", []) if isinstance(v, int | float)) + int(logs.get("capped", 0))
         for name, value in {**spent, "rate_caps": caps}.items():
             self.costs[name] += value
         partial = not account.anonymous and (len(account.participants()) < len(server.sizes) or account.missing)
