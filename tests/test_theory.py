@@ -28,8 +28,9 @@ from cflag.theory.checks import Check
 from cflag.theory.findings import FINDINGS, parabolas
 from cflag.theory.lab import RateStudy, investigate, plans
 from cflag.theory.problems import FAMILIES, Problem, Shape, make_problem
+from cflag.theory.round import Trajectory, square
 from cflag.theory.statements import STATEMENTS, judge, statement_named
-from cflag.theory.trajectory import Plan, Trajectory, follow, square
+from cflag.theory.trajectory import Plan, follow
 
 SMALL = Shape(clients=2, past=4, current=3, features=3)
 

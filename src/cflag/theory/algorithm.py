@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cflag.theory.checks import Check, Checks, identity, least_room, rounding
-from cflag.theory.trajectory import Round, Trajectory, square
+from cflag.theory.round import Round, Trajectory, square
 
 # What Algorithm 1 says ------------------------------------------------------------------------------------------------
 

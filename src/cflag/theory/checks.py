@@ -9,7 +9,7 @@ from math import isfinite, nan
 
 from torch import Tensor
 
-from cflag.theory.trajectory import Round, Trajectory
+from cflag.theory.round import Round, Trajectory
 
 
 @dataclass(frozen=True)

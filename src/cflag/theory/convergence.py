@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cflag.theory.checks import Check, Checks, by_clients, error_holds, prefix, steady_rates
-from cflag.theory.trajectory import Round, Trajectory, square
+from cflag.theory.round import Round, Trajectory, square
 
 # Forgetting and convergence -------------------------------------------------------------------------------------------
 

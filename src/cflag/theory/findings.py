@@ -14,7 +14,8 @@ import torch
 
 from cflag.theory.checks import Check
 from cflag.theory.problems import Problem
-from cflag.theory.trajectory import Plan, follow, square
+from cflag.theory.round import square
+from cflag.theory.trajectory import Plan, follow
 
 Rows = Sequence[Sequence[float]]
 """Components ½ a (x − c)², as pairs a, c."""

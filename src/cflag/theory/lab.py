@@ -18,8 +18,9 @@ from cflag.theory.checks import Check
 from cflag.theory.convergence import rate_bound
 from cflag.theory.findings import FINDINGS, Finding
 from cflag.theory.problems import Problem, check_name, make_problem
+from cflag.theory.round import Trajectory, square
 from cflag.theory.statements import STATEMENTS, Verdict, judge, total
-from cflag.theory.trajectory import Plan, Trajectory, follow, square
+from cflag.theory.trajectory import Plan, follow
 
 STEPS = 5
 """E in all runs."""

@@ -12,7 +12,7 @@ from math import isfinite, nan
 
 from cflag.theory import algorithm, convergence
 from cflag.theory.checks import Check, Checks, always, by_clients, drift_holds, error_holds, growth_holds, lemma1_holds
-from cflag.theory.trajectory import Round, Trajectory
+from cflag.theory.round import Round, Trajectory
 
 
 @dataclass(frozen=True)
