@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 
-def serve(round_: Callable[[], None], peak_mb: Callable[[], float], **facts: Any) -> None:
+def take_turns(round_: Callable[[], None], peak_mb: Callable[[], float], **facts: Any) -> None:
     """Be a contestant: one untimed round, then one for every line of input."""
     round_()
     say(facts)
@@ -28,7 +28,7 @@ def serve(round_: Callable[[], None], peak_mb: Callable[[], float], **facts: Any
 
 
 class Turns:
-    """`serve` for a framework that owns the loop: it asks `another` after every round, the untimed one first."""
+    """`take_turns` for a framework that owns the loop: it asks `another` after every round, the untimed one first."""
 
     def __init__(self, peak_mb: Callable[[], float], **facts: Any) -> None:
         self.peak_mb, self.facts = peak_mb, facts

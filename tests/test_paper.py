@@ -16,7 +16,7 @@ from cflag.paper import campaigns
 from cflag.paper.campaigns import CAMPAIGNS, SCALES, SEEDS, Campaign, Cell, chosen, find
 from cflag.paper.present import as_markdown, draw, shown
 from cflag.paper.reproduce import estimate
-from cflag.paper.summary import Entry, Summary, printed, summarise
+from cflag.paper.summary import CellResult, Summary, printed, summarise
 from cflag.presets import preset_names
 from cflag.registry import method_names
 from cflag.results.result import Result
@@ -187,7 +187,7 @@ def test_a_sum_up_of_half_a_campaign(small: Campaign, tmp_path: Path) -> None:
 def test_figures_of_every_kind_are_drawn() -> None:
     at = {"tasks": None, "sweep": 5.0, "gamma": 0.1}
     for kind, value in at.items():
-        entries = [Entry("cifar10", method, value, [1], (80.0, 1.0), (2.0, 0.5), (85.0, 2.0), (1.0, 0.1),
+        entries = [CellResult("cifar10", method, value, [1], (80.0, 1.0), (2.0, 0.5), (85.0, 2.0), (1.0, 0.1),
                          accuracies=[80.0], forgettings=[2.0], after_tasks=[[90.0, 80.0]], gamma=[None, 0.5, 0.2])
                    for method in ("cflag", "ewc")]  # fmt: skip
         summary = Summary("x", "lite", "", "", "", entries)
@@ -196,9 +196,9 @@ def test_figures_of_every_kind_are_drawn() -> None:
 
 
 def test_a_sweep_is_drawn_over_the_seeds_that_all_its_points_have() -> None:
-    three = Entry("g", "cflag", 5.0, [1, 2, 3], (60.0, 9.0), (0.0, 0.0), accuracies=[10.0, 70.0, 100.0],
+    three = CellResult("g", "cflag", 5.0, [1, 2, 3], (60.0, 9.0), (0.0, 0.0), accuracies=[10.0, 70.0, 100.0],
                   forgettings=[0.0] * 3)  # fmt: skip
-    one = Entry("g", "cflag", 10.0, [2], (71.0, None), (0.0, None), accuracies=[71.0], forgettings=[0.0])
+    one = CellResult("g", "cflag", 10.0, [2], (71.0, None), (0.0, None), accuracies=[71.0], forgettings=[0.0])
     figure = draw(Campaign("x", "X", "sweep", (), "clients"), Summary("x", "lite", "", "", "", [three, one]))
     assert figure.axes[0].lines[0].get_ydata() == pytest.approx([70.0, 71.0])
 

@@ -25,7 +25,7 @@ from cflag.learning.smoothness import POWER, from_shares, share_of
 from cflag.methods import cflag as cflag_method
 from cflag.methods.cflag import CFlag
 from cflag.theory.checks import Check
-from cflag.theory.findings import FINDINGS, parabolas
+from cflag.theory.counterexamples import COUNTER_EXAMPLES, parabolas
 from cflag.theory.lab import RateStudy, investigate, plans
 from cflag.theory.problems import FAMILIES, Problem, Shape, make_problem
 from cflag.theory.round import Trajectory, square
@@ -37,8 +37,8 @@ SMALL = Shape(clients=2, past=4, current=3, features=3)
 
 def failing(trajectories: list[Trajectory]) -> dict[str, Check]:
     """Return the statements that fail, with their first failure."""
-    verdicts = [judge(statement, trajectories) for statement in STATEMENTS]
-    return {v.statement.name: v.failures[0] for v in verdicts if v.failures}
+    results = [judge(statement, trajectories) for statement in STATEMENTS]
+    return {r.statement.name: r.failures[0] for r in results if r.failures}
 
 
 # Problems -------------------------------------------------------------------------------------------------------------
@@ -182,8 +182,8 @@ def test_no_statement_is_violated(
 def test_every_statement_is_checked_on_every_problem(name: str) -> None:
     """A statement whose assumptions are never met would hold whatever the algorithm did."""
     found = investigate(name, seed=1, rounds=3, horizons=(2, 4))
-    assert {v.statement.name for v in found.verdicts if not v.checked} <= {"Lemma 6"}  # interference may not happen
-    assert not any(v.failures for v in found.verdicts)
+    assert {r.statement.name for r in found.results if not r.checked} <= {"Lemma 6"}  # interference may not happen
+    assert not any(r.failures for r in found.results)
 
 
 def test_a_check_fails_when_the_left_side_is_larger() -> None:
@@ -279,7 +279,7 @@ def test_the_laboratory_notices_a_careless_edit(name: str, monkeypatch: pytest.M
     assert noticed_by <= set(failing([follow(problem, plan)]))
 
 
-# Findings -------------------------------------------------------------------------------------------------------------
+# Counter-examples -----------------------------------------------------------------------------------------------------
 
 BETA_2 = 1.01 / 1.0001 / 3
 GAMMA = 0.5 * (0.8 / 60) ** 2 + 0.08 / 60
@@ -313,12 +313,12 @@ BY_HAND: dict[str, tuple[float | None, float | None]] = {
 }
 
 
-@pytest.mark.parametrize("finding", FINDINGS, ids=lambda finding: finding.name)
-def test_a_printed_statement_is_refuted(finding: Any) -> None:
-    check = finding.sides()
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=lambda example: example.name)
+def test_a_printed_statement_is_refuted(example: Any) -> None:
+    check = example.sides()
     assert not check.holds
-    assert statement_named(finding.instead)
-    left, right = BY_HAND[finding.name]
+    assert statement_named(example.instead)
+    left, right = BY_HAND[example.name]
     if left is not None:
         assert check.left == pytest.approx(left)
     if right is not None:
@@ -426,7 +426,7 @@ def test_the_command_writes_tables_figures_and_json(tmp_path: Path, capsys: pyte
     found = json.loads(numbers.read_text())
     assert [p["name"] for p in found["problems"]] == ["sigmoid"]
     assert all(s["verdict"] in ("holds", "not met") for s in found["statements"])
-    assert all(not f["holds"] for f in found["findings"])
+    assert all(not f["holds"] for f in found["counter_examples"])
     assert found["problems"][0]["rates"]["T"] == [3, 6]
     assert main(command) == 2
     assert "already exists" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def carry_out(jobs: Sequence[Job], at_once: int, watch: Callable[[Sequence[Job]]
     return failed
 
 
-def logged(jobs: Sequence[Job], log: str) -> list[Job]:
+def with_loggers(jobs: Sequence[Job], log: str) -> list[Job]:
     """Let the runs of a campaign be logged elsewhere, too."""
     require_loggers(log)
     return [replace(job, config=replace(job.config, log=log)) for job in jobs]

@@ -16,10 +16,10 @@ from cflag.errors import UserError
 from cflag.safety import cores, end_with_parent, one_thread
 from cflag.theory.checks import Check
 from cflag.theory.convergence import rate_bound
-from cflag.theory.findings import FINDINGS, Finding
+from cflag.theory.counterexamples import COUNTER_EXAMPLES, CounterExample
 from cflag.theory.problems import Problem, check_name, make_problem
 from cflag.theory.round import Trajectory, square
-from cflag.theory.statements import STATEMENTS, Verdict, judge, total
+from cflag.theory.statements import STATEMENTS, StatementResult, judge, total
 from cflag.theory.trajectory import Plan, follow
 
 STEPS = 5
@@ -62,8 +62,8 @@ class Investigation:
     problem: Problem
     runs: Mapping[str, Trajectory]
     rates: RateStudy
-    verdicts: tuple[Verdict, ...]
-    with_estimate: tuple[Verdict, ...]
+    results: tuple[StatementResult, ...]
+    with_estimate: tuple[StatementResult, ...]
     """The same on the run with `smoothness = "auto"`, its L in the place of L: an estimate, so nothing is claimed."""
 
     @property
@@ -124,9 +124,9 @@ def investigate(
             tuple(rate_bound(seen) for seen in diminishing),
         )
         known = [seen for label, seen in runs.items() if label != "auto"]
-        verdicts = tuple(judge(statement, [*known, *diminishing]) for statement in STATEMENTS)
+        results = tuple(judge(statement, [*known, *diminishing]) for statement in STATEMENTS)
         with_estimate = tuple(judge(statement, [runs["auto"]]) for statement in STATEMENTS)
-    return Investigation(problem, runs, rates, verdicts, with_estimate)
+    return Investigation(problem, runs, rates, results, with_estimate)
 
 
 def rounds_of(rounds: int, horizons: Iterable[int]) -> int:
@@ -145,25 +145,25 @@ class Report:
 
     seed: int
     investigations: tuple[Investigation, ...]
-    refuted: tuple[tuple[Finding, Check], ...]
+    refuted: tuple[tuple[CounterExample, Check], ...]
 
     @property
-    def verdicts(self) -> list[Verdict]:
-        """The verdicts over all problems."""
-        each = zip(*(inv.verdicts for inv in self.investigations), strict=True)
-        return [total(list(verdicts)) for verdicts in each]
+    def results(self) -> list[StatementResult]:
+        """The results over all problems."""
+        each = zip(*(inv.results for inv in self.investigations), strict=True)
+        return [total(list(results)) for results in each]
 
     def broken(self) -> list[str]:
         """Return what is not as it should be: statements that fail, and counter-examples that refute nothing."""
-        failed = [v.statement.name for v in self.verdicts if v.failures]
+        failed = [r.statement.name for r in self.results if r.failures]
         return failed + [f"the counter-example to '{f.name}'" for f, check in self.refuted if check.holds]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         return {
             "seed": self.seed,
-            "statements": [_verdict(v) for v in self.verdicts],
-            "findings": [
+            "statements": [_result(r) for r in self.results],
+            "counter_examples": [
                 {"name": f.name, "printed": f.printed, "why": f.why, "instead": f.instead,
                  "left": c.left, "right": c.right, "holds": c.holds}
                 for f, c in self.refuted
@@ -172,11 +172,11 @@ class Report:
         }  # fmt: skip
 
 
-def _verdict(v: Verdict) -> dict[str, Any]:
-    worst = v.worst if isfinite(v.worst) else None
-    return {"name": v.statement.name, "claim": v.statement.claim, "assumes": v.statement.assumes,
-            "instances": v.instances, "checked": v.checked, "worst_ratio": worst, "verdict": v.word,
-            "failures": [{"left": c.left, "right": c.right} for c in v.failures[:10]]}  # fmt: skip
+def _result(r: StatementResult) -> dict[str, Any]:
+    worst = r.worst if isfinite(r.worst) else None
+    return {"name": r.statement.name, "claim": r.statement.claim, "assumes": r.statement.assumes,
+            "instances": r.instances, "checked": r.checked, "worst_ratio": worst, "verdict": r.verdict,
+            "failures": [{"left": c.left, "right": c.right} for c in r.failures[:10]]}  # fmt: skip
 
 
 def _problem(inv: Investigation) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _problem(inv: Investigation) -> dict[str, Any]:
         "name": inv.problem.name,
         "smoothness": inv.problem.smoothness,
         "smoothness_estimated": inv.estimated,
-        "fail_with_estimate": [v.statement.name for v in inv.with_estimate if v.failures],
+        "fail_with_estimate": [r.statement.name for r in inv.with_estimate if r.failures],
         "heterogeneity": inv.problem.heterogeneity(plain[0].x),
         "m": max(t.m_ratio for t in plain),
         "r": max(t.r_ratio for t in plain),
@@ -195,7 +195,7 @@ def _problem(inv: Investigation) -> dict[str, Any]:
         "rates": {"T": rates.horizons, "calls": rates.calls, "constant": rates.constant,
                   "diminishing": rates.diminishing, "bound": rates.bound, "slope_constant": rates.slope(rates.constant),
                   "slope_diminishing": rates.slope(rates.diminishing)},
-        "statements": [_verdict(v) for v in inv.verdicts],
+        "statements": [_result(r) for r in inv.results],
     }  # fmt: skip
 
 
@@ -222,7 +222,7 @@ def report(
                 investigation: Investigation = pickle.loads(result)
                 found[investigation.problem.name] = investigation
                 tick(rounds_of(rounds, horizons), investigation.problem.name)
-    refuted = tuple((finding, finding.sides()) for finding in FINDINGS)
+    refuted = tuple((example, example.sides()) for example in COUNTER_EXAMPLES)
     return Report(seed, tuple(found[name] for name in names), refuted)
 
 
