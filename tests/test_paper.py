@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from cflag.cli import main
-from cflag.config import load_raw, merge
+from cflag.config import load_raw, merge, resolve
 from cflag.errors import UserError
 from cflag.paper import campaigns
 from cflag.paper.campaigns import CAMPAIGNS, SCALES, SEEDS, Campaign, Cell, chosen, find
 from cflag.paper.present import as_markdown, draw, shown
-from cflag.paper.reproduce import estimate
+from cflag.paper.reproduce import _gradients, _synthesis, estimate
 from cflag.paper.summary import CellResult, Summary, printed, summarise
 from cflag.presets import preset_names
 from cflag.registry import method_names
@@ -163,6 +163,24 @@ def test_a_dry_run_says_what_it_would_take_and_runs_nothing(
     plan = estimate(small.jobs("lite", [1, 2], tmp_path), 1)
     assert 0 < plan.seconds < 60
     assert plan.disk_mb > 0
+
+
+@pytest.mark.parametrize(("batch", "samples", "each"), [(1, 5, 1), (5000, 7, 7)])
+def test_targets_clients_also_compute_on_synthetic_samples(batch: int, samples: int, each: int) -> None:
+    """From the second task on a step has as many synthetic samples as real ones, but no more than there are.
+
+    By hand: 2 of 3 tasks x 4 rounds x 3 clients x E = 5 steps x `each` samples on top of what finetune computes; with
+    mini-batches of one, finetune computes 3 tasks x 4 rounds x 3 clients x 5 steps x 1 sample = 180.
+    """
+    raw = merge(load_raw("digits"), {"tasks": 3, "rounds": 4, "clients": 3, "steps": 5, "batch": batch}.items())
+    plain = resolve(merge(raw, [("method", "finetune")]))
+    target = resolve(merge(raw, [("method", "target"), ("target.samples", samples)]))
+    assert _gradients(target) - _gradients(plain) == pytest.approx(2 * 4 * 3 * 5 * each)
+    if batch == 1:
+        assert _gradients(plain) == pytest.approx(180)
+    # The server: 2 tasks, each sample 2 x 30 times for the generator and 20 times for the student.
+    assert _synthesis(target) == 2 * samples * 80
+    assert _synthesis(plain) == 0
 
 
 def test_so_far_shows_what_is_finished_and_runs_nothing(
