@@ -2,7 +2,7 @@
 
 Ways: `threads` is one process with two threads; `processes` is two processes with one thread each, clients dealt to
 them in turn; `odd` is the same, but where clients do not come out even the last one gets both cores. Each has one
-model a process, its data as normalised floats in memory, and torch's own SGD. `tuned` is `odd` with two settings of
+model per process, its data as normalised floats in memory, and torch's own SGD. `tuned` is `odd` with two settings of
 ours, channels last and memory that glibc keeps.
 """
 
@@ -37,13 +37,13 @@ class Loop:
         self.total = [torch.zeros_like(t) for t in self.tensors]
 
     def start(self) -> None:
-        """Begin a round: nothing is summed up yet."""
+        """Begin a round: set the sum to zero."""
         for total in self.total:
             total.zero_()
 
     @torch.no_grad()
     def load(self, model: list[Tensor]) -> None:
-        """Take over the global model."""
+        """Load the global model."""
         for mine, theirs in zip(self.tensors, model, strict=True):
             mine.copy_(theirs)
 
@@ -68,7 +68,7 @@ class Loop:
                 self.optimizer.step()
 
     def gradients(self, mine: range) -> None:
-        """What C-FLAG evaluates: all components, the memory, then one component a step; nothing is done with them."""
+        """What C-FLAG evaluates: all components, the memory, then one component per step; the results are discarded."""
         components = (torch.randperm(len(mine)) + mine.start).split(BATCH)
         for batch in components:
             self.gradient(batch)
@@ -85,7 +85,7 @@ class Loop:
 def worker(
     loop: Loop, clients: list[int], odd: int | None, model: list[Tensor], share: list[Tensor], pipe: Any
 ) -> None:
-    """A process's life: for every message, its clients from the global model, the sum into shared memory."""
+    """Run in a process: for each message, train its clients from the global model and share the sum."""
     torch.set_num_threads(1)
     while pipe.recv() is not None:
         loop.start()

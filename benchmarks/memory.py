@@ -13,7 +13,7 @@ from benchmarks.workloads import SPREAD
 
 
 def main() -> None:
-    """Let each do two rounds."""
+    """Let each workload do two rounds."""
     table = Table("method", "clients", "peak MB", "over 5 clients")
     least: dict[str, float] = {}
     for name, workload in SPREAD.items():

@@ -32,9 +32,9 @@ FEDAVG = ("J", "J2", "J3", "R")
 
 
 def contestants(workload: Workload, peers: str | None) -> dict[str, Contestant]:
-    """Start everybody who takes part in a workload: ours, the bare loop's ways, and the peers."""
+    """Start all contestants of a workload: ours, the bare loop in its variants, and the peers."""
     ways = ["odd" if workload.asked % 2 else "processes"]
-    if workload.model == "mlp" and workload.asked % 2:  # for so small a model more threads are no help
+    if workload.model == "custom" and workload.asked % 2:  # a small MLP gains nothing from a second thread
         ways.append("processes")
     if peers:  # the long version
         ways += ["tuned", "threads"]
@@ -46,7 +46,7 @@ def contestants(workload: Workload, peers: str | None) -> dict[str, Contestant]:
 
 
 def measure(workload: Workload, peers: str | None, console: Console) -> dict[str, Any]:
-    """Time one workload: everybody once, then again, as often as it says."""
+    """Time one workload: one round of each contestant in turn, `repeats` times."""
     field = contestants(workload, peers)
     with console.status("") as status:
         for number in range(workload.repeats):
@@ -59,7 +59,7 @@ def measure(workload: Workload, peers: str | None, console: Console) -> dict[str
 
 
 def summary(workload: Workload, field: dict[str, Contestant]) -> dict[str, Any]:
-    """Sum a workload up; the ratio is that of the best plain bare loop to us, above 1 where we are faster."""
+    """Summarise a workload; `ratio` is the time of the best plain bare loop over ours, above 1 where we are faster."""
     medians = {name: median(c.seconds) for name, c in field.items()}
     plain = {name: s for name, s in medians.items() if name.startswith("bare-") and name != "bare-tuned"}
     best = min(plain, key=lambda name: plain[name])
@@ -82,14 +82,14 @@ def summary(workload: Workload, field: dict[str, Contestant]) -> dict[str, Any]:
 
 
 def made() -> dict[str, str]:
-    """Return when, of what and where a measurement was made."""
+    """Return the date, commit and machine of a measurement."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True).stdout
     return {"date": date.today().isoformat(), "commit": commit.strip(), "machine": platform.machine()}
 
 
 def table(results: list[dict[str, Any]]) -> Table:
     """Return the results as a table: medians, in brackets the fastest and slowest."""
-    shown = Table(title="seconds a round: median (fastest-slowest)", title_justify="left")
+    shown = Table(title="seconds per round: median (fastest-slowest)", title_justify="left")
     for column in ("workload", "who", "seconds", "bare/ours", "peak MB"):
         shown.add_column(column, justify="left" if column in ("workload", "who") else "right")
     for r in results:
@@ -123,14 +123,14 @@ def markdown(results: list[dict[str, Any]]) -> str:
 
 
 def update_page(results: list[dict[str, Any]]) -> None:
-    """Put the table between the page's two marks."""
+    """Replace the table between the page's two marks."""
     before, start, rest = PAGE.read_text().partition("<!-- results -->\n")
     _, end, after = rest.partition("<!-- end of results -->\n")
     PAGE.write_text(before + start + markdown(results) + end + after)
 
 
 def draw(results: list[dict[str, Any]], path: Path) -> None:
-    """Draw everybody's time over ours, a row a workload."""
+    """Draw the contestants' times over ours, one row per workload."""
     import matplotlib
 
     matplotlib.use("Agg")

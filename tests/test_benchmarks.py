@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from benchmarks.bare import Loop
+from benchmarks.faults import same_state
 from benchmarks.ours import open_experiment, source
 from benchmarks.run import markdown
 from benchmarks.workloads import BATCH, WORKLOADS
@@ -45,6 +47,17 @@ def test_both_sides_evaluate_the_same_number_of_gradients(name: str, monkeypatch
     slack = workload.asked * BATCH if workload.method == "cflag" else 0
     assert abs(cost.current + cost.memory - seen) <= slack
     assert seen > 0
+
+
+def test_states_differ_by_one_element_of_a_large_tensor() -> None:
+    """A printed tensor of more than 1,000 elements leaves most of them out."""
+    whole = {"task": 1, "x": torch.zeros(5000)}
+    changed = torch.zeros(5000)
+    changed[2500] = 1.0
+    assert same_state(whole, {"task": 1, "x": torch.zeros(5000)})
+    assert not same_state(whole, {"task": 1, "x": changed})
+    assert not same_state(whole, {"task": 2, "x": torch.zeros(5000)})
+    assert not same_state(whole, {"task": 1})
 
 
 def test_a_workload_can_be_timed_and_read_back(tmp_path: Path) -> None:

@@ -68,6 +68,6 @@ def _problems(report: Report) -> Table:
             f"{rates.slope(rates.constant):.2f}",
             f"{rates.slope(rates.diminishing):.2f}",
         )
-    table.caption = "L est.: by smoothness = 'auto', ! where a statement fails with it; slopes on log-log paper"
+    table.caption = "L est.: by smoothness = 'auto', ! where a statement fails with it; slopes on log-log axes"
     table.caption_justify = "left"
     return table

@@ -1,4 +1,4 @@
-"""The laboratory: run C-FLAG on each problem in several ways, and judge every statement on what was seen."""
+"""The laboratory: run C-FLAG on each problem with several plans and check every statement on the trajectories."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HORIZONS = (10, 20, 40, 80)
 """The T for which the rate of convergence is measured."""
 
 Tick = Callable[[int, str], None]
-"""Told how many rounds were done, and on which problem."""
+"""Progress callback: how many rounds were done, and on which problem."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class RateStudy:
 
     horizons: tuple[int, ...]
     calls: tuple[int, ...]
-    """Component gradients that a run of T rounds evaluates, with all its clients."""
+    """Component gradients that all clients together evaluate in a run of T rounds."""
     constant: tuple[float, ...]
     diminishing: tuple[float, ...]
     bound: tuple[float, ...]
 
     def slope(self, values: Sequence[float]) -> float:
-        """Return the slope of a line through the points on log-log paper (least squares)."""
+        """Return the least-squares slope of log(values) over log(T)."""
         xs, ys = [log(T) for T in self.horizons], [log(max(v, 1e-300)) for v in values]
         mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
         return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / sum(
@@ -57,14 +57,14 @@ class RateStudy:
 
 @dataclass(frozen=True)
 class Investigation:
-    """All that was found out about one problem."""
+    """All runs of one problem and what the statements came to on them."""
 
     problem: Problem
     runs: Mapping[str, Trajectory]
     rates: RateStudy
     results: tuple[StatementResult, ...]
     with_estimate: tuple[StatementResult, ...]
-    """The same on the run with `smoothness = "auto"`, its L in the place of L: an estimate, so nothing is claimed."""
+    """The same on the run with `smoothness = "auto"`, with its estimate as L. Failures here refute nothing."""
 
     @property
     def estimated(self) -> float:
@@ -105,7 +105,7 @@ def study_plans(problem: Problem, horizons: Sequence[int], seed: int) -> list[Pl
 def investigate(
     name: str, seed: int = 0, rounds: int = ROUNDS, horizons: Sequence[int] = HORIZONS, tick: Tick = lambda *_: None
 ) -> Investigation:
-    """Run a problem in every way and judge all statements."""
+    """Run a problem with every plan and check all statements."""
 
     def run(plan: Plan) -> Trajectory:
         seen = follow(problem, plan)
@@ -130,7 +130,7 @@ def investigate(
 
 
 def rounds_of(rounds: int, horizons: Iterable[int]) -> int:
-    """Return how many rounds an investigation takes."""
+    """Return how many rounds an investigation runs in total."""
     horizons = set(horizons)
     return len(plans(1.0, rounds, 0)) * rounds + sum(horizons) + max(horizons)
 
@@ -154,7 +154,7 @@ class Report:
         return [total(list(results)) for results in each]
 
     def broken(self) -> list[str]:
-        """Return what is not as it should be: statements that fail, and counter-examples that refute nothing."""
+        """Return what went wrong: statements that fail, and counter-examples that refute nothing."""
         failed = [r.statement.name for r in self.results if r.failures]
         return failed + [f"the counter-example to '{f.name}'" for f, check in self.refuted if check.holds]
 
@@ -206,7 +206,7 @@ def report(
     horizons: Sequence[int] = HORIZONS,
     tick: Tick = lambda *_: None,
 ) -> Report:
-    """Investigate problems, several at once, and repeat the counter-examples."""
+    """Investigate problems, several in parallel, and run the counter-examples."""
     horizons = sorted(set(horizons))
     if rounds < 2 or len(horizons) < 2 or min(horizons) < 2:
         raise UserError("the laboratory needs at least 2 rounds, and two different horizons of 2 rounds or more")
@@ -227,11 +227,11 @@ def report(
 
 
 def _investigated(work: tuple[str, int, int, Sequence[int]]) -> bytes:
-    """In a process of its own; as plain bytes, or torch would hand over every tensor as a file."""
+    """Investigate in a worker; return bytes, because torch would otherwise pass every tensor as a file descriptor."""
     return pickle.dumps(investigate(*work))
 
 
 def _begin_worker() -> None:
     end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    torch.set_num_threads(1)  # threads that the parent may have used did not come along
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    torch.set_num_threads(1)  # a forked process must not use the parent's thread pool
