@@ -68,7 +68,7 @@ WHOLE: dict[str, dict[str, Any]] = {
     "reservoir": {"memory": {"kind": "reservoir", "per_task": 30, "sample": 10}},
     "no memory": {"memory": {"kind": "none"}},
     "limited memory": {"memory": {"per_task": 40, "sample": 10, "limit_samples": 60}},
-    "small table": {"table_bytes": 250_000},
+    "small table": {"table_bytes": 350_000},
 }
 
 Case = Callable[[Path], str]

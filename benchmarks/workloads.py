@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from cflag.models import MODELS
+from cflag import registry
 from cflag.models.layers import ModelOptions, TrimmedConv2d
 
 
@@ -47,7 +47,7 @@ class Workload:
         if self.model == "custom":  # MLP 64-64-10: one hidden layer less than cflag's own
             width = self.shape[0]
             return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, CLASSES))
-        model: nn.Module = MODELS.get(self.model)(self.shape, CLASSES, self.options)
+        model: nn.Module = registry.get("model", self.model)(self.shape, CLASSES, self.options)
         return model
 
     def plain_network(self) -> nn.Module:

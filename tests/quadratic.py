@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cflag import registry
 from cflag.config import Config, resolve
 from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
@@ -15,7 +16,6 @@ from cflag.data.source import Source, Split
 from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
 from cflag.learning.learner import Learner
-from cflag.registry import get_method
 from cflag.server import Server
 
 Row = Sequence[float]
@@ -66,7 +66,7 @@ class Lab:
         self.config: Config = resolve(raw)
         benchmark = Benchmark(Source("quadratic", split, split, 2), self.config)
         self.learner = Learner(Linear(start), benchmark.heads, benchmark.normalise, loss=half_square)
-        self.method = get_method(self.config.method)(self.config.settings, self.config)
+        self.method = registry.get("method", self.config.method)(self.config.settings, self.config)
         self.host = Host(benchmark, self.method, self.learner, self.config.memory, 0)
         self.engine = LocalEngine(self.host, workers)
         start_model = (self.learner.params.clone(), self.learner.buffers.clone())

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import cflag.methods
-from cflag import run
+from cflag import registry, run
 from cflag.errors import UserError
-from cflag.registry import get_method, method_names
 from tests.test_engine import QUICK
 
 TEXT = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
@@ -28,7 +27,7 @@ def dropped_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("dropped_in")
 def test_one_file_is_enough(tmp_path: Path) -> None:
-    assert "fedprox" in method_names()
+    assert "fedprox" in registry.names("method")
     pulled = run("digits", method="fedprox", fedprox={"mu": 5.0}, out=tmp_path / "a", **QUICK)
     free = run("digits", method="fedprox", fedprox={"mu": 0.0}, out=tmp_path / "b", **QUICK)
     assert pulled.metrics[-1]["loss"] != free.metrics[-1]["loss"]
@@ -54,7 +53,7 @@ def test_another_package_can_bring_a_method(tmp_path: Path, monkeypatch: pytest.
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[cflag.methods]\nmine = elsewhere:Mine\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert "mine" in method_names()
-    assert get_method("mine").__name__ == "Mine"
+    assert "mine" in registry.names("method")
+    assert registry.get("method", "mine").__name__ == "Mine"
     result = run("digits", method="mine", mine={"lr": 0.1}, out=tmp_path / "run", **QUICK)
     assert result.method == "mine"

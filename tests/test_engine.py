@@ -347,7 +347,7 @@ def test_a_cohort_is_asked_and_weighed_by_itself() -> None:
 def test_the_model_is_sent_again_only_to_those_who_lack_it() -> None:
     lab = Lab(ROWS, ROWS, (0, 0, 0), method="finetune")
     ask = _ask("ask_nothing")
-    lab.method.ask_nothing = lambda client: {}  # type: ignore[attr-defined]
+    lab.method.ask_nothing = lambda client: {}
     lab.server.params += 1
     sent = []
     for cohort in ([0], [0, 1], None, [2]):

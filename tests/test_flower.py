@@ -13,12 +13,11 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from cflag import Experiment
+from cflag import Experiment, registry
 from cflag.conversation import Answer
 from cflag.engines.flower.messages import pack, unpack
 from cflag.errors import CflagError, DivergedError
 from cflag.files import load_state
-from cflag.registry import method_names
 from cflag.results.display import absences
 from cflag.results.result import Result
 from tests.grid import Fleet, Node, local, numbers
@@ -46,7 +45,7 @@ def spoil(node: Node, change: Change, asked: str = "local_steps") -> None:
     node.spoil = on_the_way
 
 
-@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("method", registry.names("method"))
 def test_every_method_gives_the_numbers_of_the_local_engine(method: str, tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, method=method)
     fleet.run()

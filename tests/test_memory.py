@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cflag import registry
 from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.files import load_state, save_state
-from cflag.memory import MEMORIES
 from cflag.memory.base import Memory, MemoryOptions, NoMemory
 from cflag.memory.reservoir import Reservoir
 from cflag.memory.ring import Ring
@@ -137,7 +137,7 @@ def test_ring_under_a_limit_loses_the_oldest_of_each_ring_first(
 
 def test_a_limit_below_one_sample_is_refused() -> None:
     for kind in ("ring", "reservoir"):
-        memory: Memory = MEMORIES.get(kind)(MemoryOptions(kind, 10, 1, 0, SAMPLE_BYTES - 1))
+        memory: Memory = registry.get("memory", kind)(MemoryOptions(kind, 10, 1, 0, SAMPLE_BYTES - 1))
         with pytest.raises(UserError, match=r"limit_bytes = \d+ is less than one sample"):
             memory.add(finished_task([3, 3]), rng(0))
 
@@ -147,7 +147,7 @@ def test_a_limit_below_one_sample_is_refused() -> None:
 def test_kept_samples_are_distinct_ones_that_were_added_with_their_label_and_task(
     kind: str, supplies: list[list[int]], per_task: int, limit: int, seed: int
 ) -> None:
-    memory: Memory = MEMORIES.get(kind)(MemoryOptions(kind, per_task, 1, limit))
+    memory: Memory = registry.get("memory", kind)(MemoryOptions(kind, per_task, 1, limit))
     tasks, random = finished_tasks(supplies), rng(seed)
     for task in tasks:
         memory.add(task, random)
@@ -167,7 +167,7 @@ def test_kept_samples_are_distinct_ones_that_were_added_with_their_label_and_tas
 @pytest.mark.parametrize("kind", ["ring", "reservoir"])
 def test_equal_streams_keep_and_draw_equal_samples_and_others_do_not(kind: str) -> None:
     def kept_and_drawn(seed: int) -> tuple[list[float], list[float]]:
-        memory: Memory = MEMORIES.get(kind)(MemoryOptions(kind, per_task=10, sample=5))
+        memory: Memory = registry.get("memory", kind)(MemoryOptions(kind, per_task=10, sample=5))
         for position, task in enumerate(finished_tasks([[20, 20], [20, 20]])):
             memory.add(task, rng(seed + position))
         drawn = memory.draw(rng(seed))
@@ -229,15 +229,15 @@ def test_reservoir_is_a_uniform_sample_of_all_tasks(capacity: int, supplies: lis
 def test_a_memory_restored_from_a_file_goes_on_as_if_it_had_never_stopped(kind: str, stop: int, tmp_path: Path) -> None:
     options = MemoryOptions(kind, per_task=8, sample=5, limit_samples=13)
     tasks = finished_tasks([[9, 9], [9, 9], [9, 9]])
-    straight: Memory = MEMORIES.get(kind)(options)
+    straight: Memory = registry.get("memory", kind)(options)
     for position, task in enumerate(tasks):
         straight.add(task, rng(position))
 
-    stopped: Memory = MEMORIES.get(kind)(options)
+    stopped: Memory = registry.get("memory", kind)(options)
     for position, task in enumerate(tasks[:stop]):
         stopped.add(task, rng(position))
     save_state(tmp_path / "memory.safetensors", stopped.state())
-    again: Memory = MEMORIES.get(kind)(options)
+    again: Memory = registry.get("memory", kind)(options)
     again.restore(load_state(tmp_path / "memory.safetensors"))
     assert names(again) == names(stopped)
     for position, task in enumerate(tasks[stop:], start=stop):
@@ -278,7 +278,7 @@ def test_reservoir_that_saw_nothing_survives_a_restart(tmp_path: Path) -> None:
 
 
 def test_no_memory_never_holds_anything() -> None:
-    memory: Memory = MEMORIES.get("none")(MemoryOptions("none", per_task=5))
+    memory: Memory = registry.get("memory", "none")(MemoryOptions("none", per_task=5))
     assert isinstance(memory, NoMemory)
     assert not memory.enabled
     memory.add(finished_task([5, 5]), rng(0))
@@ -287,9 +287,9 @@ def test_no_memory_never_holds_anything() -> None:
     assert memory.state() == {}
 
 
-@pytest.mark.parametrize("kind", MEMORIES.names())
+@pytest.mark.parametrize("kind", registry.names("memory"))
 def test_draw_from_an_empty_memory_is_none(kind: str) -> None:
-    memory: Memory = MEMORIES.get(kind)(MemoryOptions(kind))
+    memory: Memory = registry.get("memory", kind)(MemoryOptions(kind))
     assert len(memory) == 0
     assert memory.draw(rng(0)) is None
 

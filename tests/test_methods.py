@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflag import Experiment, run
+from cflag import Experiment, registry, run
 from cflag.config import flatten, load_raw, merge, resolve
 from cflag.conversation import RoundContext
 from cflag.data.heads import Heads
@@ -24,20 +24,19 @@ from cflag.learning.distillation import distillation
 from cflag.memory.base import MemoryOptions
 from cflag.memory.ring import Ring
 from cflag.methods.agem import project
-from cflag.registry import get_method, method_names
 from tests.quadratic import Lab, Row
 from tests.test_engine import QUICK
 
 PAST: list[list[Row]] = [[(1, 0, 0, -1)], [(0, 0, 1, 1)]]
 CURRENT: list[list[Row]] = [[(1, 0, 0, 1), (0, 1, 0, 2)], [(0, 0, 1, 3)]]
-ALL = [name for name in method_names() if name != "cflag"]
+ALL = [name for name in registry.names("method") if name != "cflag"]
 
 
 def rate(method: str, value: float) -> dict[str, Any]:
     return {method: {"beta" if method in ("cflag", "fedtrack") else "lr": value}}
 
 
-@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("method", registry.names("method"))
 def test_every_method_learns_digits_end_to_end(method: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"tasks": 2, "rounds": 6, "batch": 16, "epochs": 2, "eval_every": 6}
     result = run("digits", method=method, out=tmp_path / "run", **settings, **rate(method, 0.1))
@@ -46,9 +45,9 @@ def test_every_method_learns_digits_end_to_end(method: str, tmp_path: Path) -> N
     assert result.costs["gradients_current"] > 0
 
 
-@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("method", registry.names("method"))
 def test_every_method_states_its_idea_and_settings(method: str) -> None:
-    cls = get_method(method)
+    cls = registry.get("method", method)
     settings = cls.Settings()
     if hasattr(settings, "check"):
         settings.check()
@@ -293,12 +292,12 @@ def test_derpp_stores_the_global_models_logits_and_pulls_towards_them(tmp_path: 
     server.task, server.sizes = 1, {c: experiment.benchmark.size(c, 1) for c in range(5)}
     directions = {}
     for alpha in (1e-9, 1.0):
-        method = get_method("derpp")(replace(config.settings, alpha=alpha), config)
+        method = registry.get("method", "derpp")(replace(config.settings, alpha=alpha), config)
         for shift in (0.0, 0.1):
             client = host.client(0, 1)
             client.begin_question("local_steps", RoundContext(1, 0, sum(server.sizes.values()), 5))
             host.learner.load(server.params + shift, server.buffers)
-            directions[alpha, shift] = method.direction(client, client.data[:8])  # type: ignore[attr-defined]
+            directions[alpha, shift] = method.direction(client, client.data[:8])
     torch.testing.assert_close(directions[1e-9, 0.0], directions[1.0, 0.0], rtol=1e-4, atol=1e-6)
     back = directions[1.0, 0.1] - directions[1e-9, 0.1]
     assert float(back.sum()) > 0  # all parameters were moved up; the pull is down, so the direction is up

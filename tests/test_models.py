@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cflag import registry
 from cflag.errors import UserError
-from cflag.models import MODELS
 from cflag.models.layers import ModelOptions, TrimmedConv2d
 from cflag.safety import one_thread
 
@@ -39,7 +39,7 @@ def _quickly() -> Iterator[None]:
 
 
 def build(name: str, shape: tuple[int, ...], outputs: int = 10, **options: Any) -> nn.Module:
-    model: nn.Module = MODELS.get(name)(shape, outputs, ModelOptions(**options))
+    model: nn.Module = registry.get("model", name)(shape, outputs, ModelOptions(**options))
     return model
 
 
@@ -73,7 +73,7 @@ def test_small_models_have_the_parameters_of_their_layers() -> None:
 
 
 def test_every_registered_model_is_tried_here() -> None:
-    assert set(SHAPES) == set(NARROW) == set(MODELS.names())
+    assert set(SHAPES) == set(NARROW) == set(registry.names("model"))
 
 
 @pytest.mark.parametrize(("name", "shape"), [(name, shape) for name, shapes in SHAPES.items() for shape in shapes])
@@ -93,7 +93,7 @@ def test_resnets_with_the_large_stem_take_small_images_too(name: str) -> None:
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 5)
 
 
-@pytest.mark.parametrize("name", MODELS.names())
+@pytest.mark.parametrize("name", registry.names("model"))
 def test_every_parameter_takes_part(name: str) -> None:
     torch.manual_seed(0)
     shape = SHAPES[name][-1]
@@ -124,7 +124,7 @@ def test_width_scales_every_stage_of_a_resnet(name: str) -> None:
     assert all(w.in_channels == 2 * h.in_channels for h, w in convolutions[1:])
 
 
-@pytest.mark.parametrize("name", MODELS.names())
+@pytest.mark.parametrize("name", registry.names("model"))
 def test_models_have_a_usual_width(name: str) -> None:
     usual = {"mlp": 64, "cnn": 32, "cnn1d": 32, "resnet18": 64, "resnet50": 64}[name]
     with torch.device("meta"):
@@ -167,13 +167,13 @@ def test_samples_of_the_wrong_shape_are_refused(name: str, shape: tuple[int, ...
 )
 def test_unknown_model_suggests_the_closest(typed: str, meant: str) -> None:
     with pytest.raises(UserError, match=f"unknown model '{typed}'; did you mean '{meant}'"):
-        MODELS.get(typed)
+        registry.get("model", typed)
 
 
 def test_unknown_model_like_no_other_lists_all() -> None:
     with pytest.raises(UserError) as refused:
-        MODELS.get("transformer!")
-    assert all(name in str(refused.value) for name in MODELS.names())
+        registry.get("model", "transformer!")
+    assert all(name in str(refused.value) for name in registry.names("model"))
 
 
 @pytest.mark.parametrize(("stem", "expected"), [("3x3", (32, 48)), ("7x7", (8, 12))])
@@ -232,6 +232,6 @@ def test_few_taps_are_used_on_small_maps(monkeypatch: pytest.MonkeyPatch) -> Non
         return convolve(x, weight, *args)
 
     monkeypatch.setattr("cflag.models.layers.F.conv2d", watched)
-    MODELS.get("resnet18")((3, 32, 32), 10, ModelOptions(width=4, stem="7x7"))(torch.rand(2, 3, 32, 32))
+    registry.get("model", "resnet18")((3, 32, 32), 10, ModelOptions(width=4, stem="7x7"))(torch.rand(2, 3, 32, 32))
     assert seen.count((2, 2)) == 1
     assert seen.count((1, 1)) == 3 + 3  # and three shortcuts

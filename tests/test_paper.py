@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cflag import registry
 from cflag.cli import main
 from cflag.config import load_raw, merge, resolve
 from cflag.errors import UserError
@@ -18,7 +19,6 @@ from cflag.paper.present import as_markdown, draw, shown
 from cflag.paper.reproduce import _gradients, _synthesis, estimate
 from cflag.paper.summary import CellResult, Summary, printed, summarise
 from cflag.presets import preset_names
-from cflag.registry import method_names
 from cflag.results.result import Result
 
 
@@ -55,7 +55,7 @@ def test_every_campaign_has_valid_configs_at_every_scale(scale: Any) -> None:
     for campaign in CAMPAIGNS.values():
         jobs = campaign.jobs(scale, SEEDS, Path("runs"))
         assert len({job.folder for job in jobs}) == len(jobs)
-        assert {job.config.method for job in jobs} <= set(method_names())
+        assert {job.config.method for job in jobs} <= set(registry.names("method"))
         assert {job.config.seed for job in jobs} == set(SEEDS)
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from optuna.distributions import CategoricalDistribution as FixedChoice
 
-from cflag import Result
+from cflag import Result, registry
 from cflag.cli import main
 from cflag.config import flatten, load_raw, merge
 from cflag.errors import UserError
-from cflag.registry import get_method, method_names
 from cflag.tune import Search, Tuning, load_tuned, tune, write_tuned
 from tests.test_engine import QUICK
 
@@ -22,9 +21,9 @@ RAW: dict[str, Any] = merge(load_raw("digits"), flatten(QUICK))
 FLAGS = [f"--set={k}={v}" for k, v in QUICK.items()]
 
 
-@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("method", registry.names("method"))
 def test_every_method_declares_a_space_that_its_settings_accept(method: str) -> None:
-    space = get_method(method).search_space
+    space = registry.get("method", method).search_space
     assert space
     search = Search(method, RAW, seed=1)
     for corner in (0, -1):
@@ -73,7 +72,7 @@ def test_tune_then_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_settings_that_diverge_are_worth_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(get_method("finetune"), "search_space", {"lr": [0.1, 1e15]})
+    monkeypatch.setattr(registry.get("method", "finetune"), "search_space", {"lr": [0.1, 1e15]})
     raw = merge(RAW, [("optimizer", "momentum"), ("finetune.lr", 1e15)])
     found = tune(raw, ["finetune"], Tuning("digits", 2, 2, "rounds"), tmp_path, lambda _: None)
     accuracy, settings = found["finetune"]
@@ -87,7 +86,7 @@ def tuned(path: Path, trials: int, seed: int, *methods: str) -> Path:
 
 
 def test_settings_that_exclude_each_other_are_worth_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(get_method("nccl"), "search_space", {"lr": [0.1, 0.3]})  # 0.3 is above 1/smoothness
+    monkeypatch.setattr(registry.get("method", "nccl"), "search_space", {"lr": [0.1, 0.3]})  # 0.3 is above 1/smoothness
     monkeypatch.setattr(Search, "ask", lambda self: self.study.ask({"lr": FixedChoice([0.3])}))
     found = tune(RAW, ["nccl"], Tuning("digits", 1, 2, "rounds"), tmp_path, lambda _: None)
     assert found["nccl"] == (0.0, {"lr": 0.3})

@@ -28,7 +28,8 @@ class Client:
     """What a method sees of a client while it answers a question.
 
     `params` and `buffers` are the process's one model, set to the global model before every question: a method
-    may move them freely. `state` holds tensors and JSON values that survive restarts; assign to change them.
+    may move them freely. `start` is the global model x_t itself; leave it as it is. `state` holds tensors and JSON
+    values that survive restarts; assign to change them.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Client:
         self.memory = memory
         self.state: dict[str, Any] = {}
         self.data: Samples
+        self.start: Tensor
         self.context = RoundContext(0, -1, 0, 0)
         self.cost = Cost()
         self.logs: dict[str, float | str] = {}
@@ -120,11 +122,6 @@ class Client:
         """Which outputs belong to which task."""
         return self._learner.heads
 
-    @property
-    def loss(self) -> Loss:
-        """The loss of the current task, for methods that add to it."""
-        return self._learner.loss
-
     def own_loss(self, outputs: Tensor, samples: Samples) -> Tensor:
         """Return the cross entropy of samples of the current task over that task's own outputs.
 
@@ -187,8 +184,9 @@ class Client:
         self._scratch.clear()
         self._workspace.dropped(self)
 
-    def begin_question(self, question: str, context: RoundContext) -> None:
-        """Start on a question with a clean account and this question's own randomness."""
+    def begin_question(self, question: str, context: RoundContext, start: Tensor | None = None) -> None:
+        """Start on a question at the global model, with a clean account and this question's own randomness."""
+        self.start = self.params.clone() if start is None else start
         if context != self.context:
             self.drop_scratch()
         self.context = context

@@ -16,16 +16,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
+from cflag import registry
 from cflag.data.benchmark import BenchmarkOptions
 from cflag.data.sources import names as source_names
 from cflag.errors import UserError, unknown
-from cflag.memory import MEMORIES
 from cflag.memory.base import MemoryOptions
 from cflag.methods.base import LocalOptions
-from cflag.models import MODELS
 from cflag.models.layers import ModelOptions
 from cflag.presets import load_preset
-from cflag.registry import get_method, method_names
 
 CUSTOM = "custom"
 """The name of a source or model that was handed over in Python."""
@@ -177,16 +175,18 @@ def resolve(raw: Mapping[str, Any]) -> Config:
     """Check raw values and fill in the defaults."""
     plain = {k: v for k, v in raw.items() if not isinstance(v, Mapping)}
     tables = {k: v for k, v in raw.items() if isinstance(v, Mapping)}
-    method = get_method(str(plain.get("method", Config.method)))
+    method = registry.get("method", str(plain.get("method", Config.method)))
     name = str(plain.get("method", Config.method))
     for table in tables:
-        if table != "memory" and table not in method_names():
-            raise unknown("table", table, ["memory", *method_names()])
+        if table != "memory" and table not in registry.names("method"):
+            raise unknown("table", table, ["memory", *registry.names("method")])
     _refuse_unknown(plain, name, method.Settings)
     values = {k: _coerced(k, v, _hints(Config)[k]) for k, v in plain.items()}
     memory = _options(MemoryOptions, tables.get("memory", {}), "memory")
     settings = _options(method.Settings, tables.get(name, {}), name)
-    others = {t: _options(get_method(t).Settings, v, t) for t, v in tables.items() if t not in ("memory", name)}
+    others = {
+        t: _options(registry.get("method", t).Settings, v, t) for t, v in tables.items() if t not in ("memory", name)
+    }
     config = Config(**values, memory=memory, settings=settings, other_settings=others)
     _check(config)
     return config
@@ -219,7 +219,7 @@ def _options(cls: type[Any], table: Mapping[str, Any], name: str) -> Any:
             raise unknown("key", f"{name}.{key}", [f"{name}.{k}" for k in _keys(cls)])
     options = cls(**{k: _coerced(f"{name}.{k}", v, _hints(cls)[k]) for k, v in table.items()})
     if hasattr(options, "check"):
-        options.check()
+        options.check(name)
     return options
 
 
@@ -260,8 +260,8 @@ def _check(config: Config) -> None:
     if config.source not in [*source_names(), CUSTOM]:
         raise unknown("source", config.source, source_names())
     if config.model != CUSTOM:
-        MODELS.get(config.model)
-    MEMORIES.get(config.memory.kind)
+        registry.get("model", config.model)
+    registry.get("memory", config.memory.kind)
     _check_memory(config.memory)
     _check_device(config)
     log_names(config.log)

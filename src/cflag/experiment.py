@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cflag import registry
 from cflag.config import CUSTOM, Config, flatten, load_raw, merge, resolve
 from cflag.data import sources
 from cflag.data.benchmark import Benchmark
@@ -27,8 +28,6 @@ from cflag.errors import UserError
 from cflag.learning.learner import Learner, Loss
 from cflag.loggers.attach import catch_up, logged
 from cflag.methods.base import Method
-from cflag.models import CHANNELS_LAST, MODELS
-from cflag.registry import get_method
 from cflag.results.display import Bar, Display, Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.history import History
@@ -58,14 +57,14 @@ class Experiment:
             self.benchmark = self._load(source)
             spec = self.benchmark.spec
         self.spec = spec
-        self.method: Method = get_method(config.method)(config.settings, config)
+        self.method: Method = registry.get("method", config.method)(config.settings, config)
         self.learner = Learner(
             copy.deepcopy(model) if model is not None else build_model(config, spec),
             spec.heads,
             spec.normalise,
             config.device,
             loss,
-            channels_last=model is None and config.model in CHANNELS_LAST,
+            channels_last=model is None and hasattr(registry.get("model", config.model), "channels_last"),
         )
         self.learner.check(spec.blank(), spec.classes)
         self._initial = (self.learner.params.clone(), self.learner.buffers.clone())
@@ -273,7 +272,7 @@ def build_model(config: Config, spec: Spec) -> nn.Module:
     """Build a built-in model; its initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(config.seed, "model"))
-        model: nn.Module = MODELS.get(config.model)(spec.shape, spec.classes, config)
+        model: nn.Module = registry.get("model", config.model)(spec.shape, spec.classes, config)
     return model
 
 

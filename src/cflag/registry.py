@@ -1,82 +1,194 @@
-"""Names a user can type, and what stands behind them."""
+"""The registry: names a user can type, and the parts that stand behind them.
+
+Every kind of part works the same way. A part registers itself under its name:
+
+    @register("method", "fedprox")
+    class FedProx(FedAvg): ...
+
+It is found in a file of cflag's own folder for its kind, in another package that names it as an entry point (group
+`cflag.methods`, `cflag.sources`, ...), or in a plugin: a plain Python file that `--plugin` or `plugins` names.
+"""
 
 from __future__ import annotations
 
 import ast
-import pkgutil
+import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, TypeVar
 
-from cflag.errors import unknown
+from cflag.errors import UserError, unknown
 
-if TYPE_CHECKING:
-    from cflag.methods.base import Method
+KINDS = {
+    "method": "cflag.methods",
+    "source": "cflag.data.sources",
+    "scenario": "cflag.data.scenarios",
+    "partition": "cflag.data.partitions",
+    "model": "cflag.models",
+    "memory": "cflag.memory",
+    "logger": "cflag.loggers",
+}
+"""The kinds of parts, and the packages in which cflag's own are."""
+
+T = TypeVar("T")
 
 
-class Registry:
-    """Maps a name to (`module:object`, one line about it); imports the module only when asked for the object."""
+@dataclass(frozen=True)
+class Part:
+    """A part that was registered: the object, one line about it, and the module that registered it."""
 
-    def __init__(self, kind: str, entries: Mapping[str, tuple[str, str]]) -> None:
-        self.kind = kind
-        self.entries = dict(entries)
+    thing: Any
+    about: str
+    module: str
 
-    def names(self) -> list[str]:
-        """Return all names in the order they were written down."""
-        return list(self.entries)
 
-    def describe(self, name: str) -> str:
-        """Return the one line about a name."""
-        return self.entries[name][1]
+_parts: dict[tuple[str, str], Part] = {}
 
-    def get(self, name: str) -> Any:
-        """Return the object behind a name, or raise an error that suggests the closest one."""
-        if name not in self.entries:
-            raise unknown(self.kind, name, self.entries)
-        module, _, attribute = self.entries[name][0].partition(":")
-        return getattr(import_module(module), attribute)
+
+def register(kind: str, name: str, about: str = "") -> Callable[[T], T]:
+    """Register what is decorated as a part of this kind; without `about` its docstring's first line describes it."""
+    if kind not in KINDS:
+        raise unknown("kind of part", kind, KINDS)
+    module = sys._getframe(1).f_globals["__name__"]
+
+    def keep(thing: T) -> T:
+        other = _parts[kind, name].module if (kind, name) in _parts else _index(kind).get(name, _Found(module)).module
+        if other != module:
+            raise UserError(f"{kind} '{name}' is registered twice: in {_where(other)} and in {_where(module)}")
+        _parts[kind, name] = Part(thing, about or _first_line(thing.__doc__), module)
+        return thing
+
+    return keep
+
+
+def plural(kind: str) -> str:
+    """Return a kind's plural: what `cflag list` calls it, and, after `cflag.`, the group of its entry points."""
+    return f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+
+
+def names(kind: str) -> list[str]:
+    """Return the names of all parts of a kind, without importing them."""
+    registered = [name for of, name in _parts if of == kind]
+    return sorted({*_index(kind), *_entry_points(kind), *registered})
+
+
+def about(kind: str, name: str) -> str:
+    """Return one line about a part, without importing it (and torch)."""
+    if name in _index(kind):
+        return _index(kind)[name].about
+    return _parts[kind, name].about if (kind, name) in _parts else "from another package"
+
+
+def get(kind: str, name: str) -> Any:
+    """Return the part behind a name; for a name nobody knows, suggest the closest one."""
+    if (kind, name) not in _parts:
+        if name in _index(kind):
+            import_module(_index(kind)[name].module)
+        elif name in _entry_points(kind):
+            entry = _entry_points(kind)[name]
+            _parts.setdefault((kind, name), Part(entry.load(), "from another package", entry.module))
+        else:
+            raise unknown(kind, name, names(kind))
+    return _parts[kind, name].thing
+
+
+# Cflag's own files ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A part that a file will register when it is imported."""
+
+    module: str
+    about: str = ""
+
+
+def _index(kind: str) -> dict[str, _Found]:
+    package = import_module(KINDS[kind])
+    return _scan_package(kind, KINDS[kind], tuple(package.__path__))
 
 
 @cache
-def _others(path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return the methods that other packages register; looking through all packages takes a while, so once a path."""
-    return {entry.name: entry for entry in entry_points(group="cflag.methods")}
+def _scan_package(kind: str, package: str, path: tuple[str, ...]) -> dict[str, _Found]:
+    """Return what the files of a package register, by reading them: importing them would import torch."""
+    files = sorted(file for folder in path for file in Path(folder).glob("*.py"))
+    modules = [(file, package if file.stem == "__init__" else f"{package}.{file.stem}") for file in files]
+    return {name: _Found(module, about) for file, module in modules for name, about in _scan_file(kind, file)}
 
 
-def method_names() -> list[str]:
-    """Return every method: one file each in `cflag/methods`, and those that other packages register."""
-    import cflag.methods
+def _scan_file(kind: str, file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the names that a file registers; the first line about the file describes a part that is alone in it."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    described = {
+        decorator: _first_line(ast.get_docstring(node))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        for decorator in node.decorator_list
+    }
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _registers(node) == kind]
+    for call in calls:
+        given = [a for a in [*call.args[2:3], *(k.value for k in call.keywords)] if isinstance(a, ast.Constant)]
+        alone = _first_line(ast.get_docstring(tree)) if len(calls) == 1 else ""
+        name = call.args[1]
+        assert isinstance(name, ast.Constant)
+        yield str(name.value), str(given[0].value) if given else alone or described.get(call, "")
 
-    ours = [m.name for m in pkgutil.iter_modules(cflag.methods.__path__) if m.name != "base"]
-    return sorted({*ours, *_others(tuple(sys.path))})
+
+def _registers(call: ast.Call) -> str | None:
+    """Return the kind of the part that a call registers, if it does."""
+    named = isinstance(call.func, ast.Name) and call.func.id == "register"
+    words = [a.value for a in call.args[:2] if isinstance(a, ast.Constant)]
+    return str(words[0]) if named and len(words) == 2 else None
 
 
-def describe_method(name: str) -> str:
-    """Return the first line of a method's docstring, read without importing it (and torch)."""
-    import cflag.methods
-
-    file = Path(cflag.methods.__path__[0]) / f"{name}.py"
-    if not file.exists():
-        return "from another package"
-    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    return text.partition("\n")[0].rstrip(".")
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0].rstrip(".")
 
 
-def get_method(name: str) -> type[Method]:
-    """Return a method's class by its name."""
-    from cflag.methods.base import Method
+# Other packages and plugins -------------------------------------------------------------------------------------------
 
-    if name not in method_names():
-        raise unknown("method", name, method_names())
-    if name in _others(tuple(sys.path)):
-        return cast("type[Method]", _others(tuple(sys.path))[name].load())
-    module = import_module(f"cflag.methods.{name}")
-    return next(
-        c
-        for c in vars(module).values()
-        if isinstance(c, type) and issubclass(c, Method) and c.__module__ == module.__name__
-    )
+
+def _entry_points(kind: str) -> dict[str, EntryPoint]:
+    return _find_entry_points(f"cflag.{plural(kind)}", tuple(sys.path))
+
+
+@cache
+def _find_entry_points(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Return what other packages register; looking through all of them takes a while, so once per path."""
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def load_plugins(files: Iterable[str | Path]) -> None:
+    """Import plugin files, each once; what they register can then be used by name."""
+    for file in files:
+        path = Path(file).expanduser().absolute()
+        module = f"cflag_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+        if module not in sys.modules:
+            _import_plugin(path, module)
+
+
+def _import_plugin(path: Path, name: str) -> None:
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UserError(f"plugin {path}: there is no such Python file")
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        for key in [key for key, part in _parts.items() if part.module == name]:
+            del _parts[key]
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"plugin {path}: {type(error).__name__}: {error}") from error
+
+
+def _where(module: str) -> str:
+    """Return the file of a module that is imported, else its name."""
+    return str(getattr(sys.modules.get(module), "__file__", None) or module)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
+from cflag import registry
 from cflag.compare import Budget, Job, equal_cost, prepare, run_all
 from cflag.config import Config, load_file, merge, resolve
 from cflag.errors import CflagError, DivergedError, UserError
 from cflag.files import write_atomically
-from cflag.registry import get_method
 from cflag.safety import cores
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Search:
         optuna = _optuna()
         self.method = method
         self.raw = raw
-        self.search_space = get_method(method).search_space
+        self.search_space = registry.get("method", method).search_space
         if not self.search_space:
             raise UserError(f"method '{method}' declares no space to tune")
         sampler = optuna.samplers.TPESampler(seed=seed % 2**32)
@@ -143,7 +143,7 @@ def load_tuned(paths: Sequence[Path], methods: Sequence[str], seeds: Sequence[in
         uneven = ", ".join(f"{path}: {count}" for count, path in trials.items())
         raise UserError(f"every method must be tuned with the same number of trials ({uneven})")
     for method in methods:
-        if method not in found and get_method(method).search_space:
+        if method not in found and registry.get("method", method).search_space:
             raise UserError(f"{', '.join(map(str, paths))}: '{method}' was not tuned; run 'cflag tune {method} ...'")
     return {method: found[method] for method in methods if method in found}
 

@@ -6,12 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cflag import registry
 from cflag.commands.common import add_settings, configs_of
 
 if TYPE_CHECKING:
     from cflag.commands.common import Commands
 
-KINDS = ("methods", "sources", "models", "memories", "presets", "campaigns")
+KINDS = (*map(registry.plural, registry.KINDS), "presets", "campaigns")
 
 
 def add_watch_and_report(commands: Commands) -> None:
@@ -81,14 +82,6 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _choices(kind: str) -> list[tuple[str, str]]:
-    if kind == "methods":
-        from cflag.registry import describe_method, method_names
-
-        return [(name, describe_method(name)) for name in method_names()]
-    if kind == "sources":
-        from cflag.data import sources
-
-        return [(name, sources.describe(name)) for name in sources.names()]
     if kind == "campaigns":
         from cflag.paper.campaigns import CAMPAIGNS
 
@@ -97,11 +90,8 @@ def _choices(kind: str) -> list[tuple[str, str]]:
         from cflag.presets import describe_preset, preset_names
 
         return [(name, describe_preset(name)) for name in preset_names()]
-    from cflag.memory import MEMORIES
-    from cflag.models import MODELS
-
-    registry = MODELS if kind == "models" else MEMORIES
-    return [(name, registry.describe(name)) for name in registry.names()]
+    (part,) = (part for part in registry.KINDS if registry.plural(part) == kind)
+    return [(name, registry.about(part, name)) for name in registry.names(part)]
 
 
 def _show(args: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cflag import registry
 from cflag.client import Client
 from cflag.conversation import Ask, Reply, RoundContext, Value
 from cflag.data.benchmark import Benchmark
@@ -18,7 +19,6 @@ from cflag.data.samples import Samples
 from cflag.files import load_state, save_states
 from cflag.learning.gradient_table import Workspace
 from cflag.learning.learner import Learner
-from cflag.memory import MEMORIES
 from cflag.memory.base import Memory, MemoryOptions
 from cflag.methods.base import Method
 
@@ -73,7 +73,7 @@ class Host:
             client = self.client(number, context.task, saved)
             before = client.kept()
             self.learner.load(model.params, model.buffers)
-            client.begin_question(ask.question, context)
+            client.begin_question(ask.question, context, model.params.to(self.learner.device))
             answer = getattr(self.method, ask.question)(client, **ask.sent)
             client.end_question()
             after = client.kept()
@@ -127,7 +127,7 @@ class Host:
         if client is not None and (number in self.changed or self.saved.get(number) == saved):
             return client
         kind = self.memory.kind if self.method.uses_memory else "none"
-        memory: Memory = MEMORIES.get(kind)(self.memory)
+        memory: Memory = registry.get("memory", kind)(self.memory)
         if number in self.task_of:
             self._take_back(number)
         client = self.clients[number] = Client(number, self.seed, self.learner, memory, self.workspace)

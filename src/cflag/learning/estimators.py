@@ -1,13 +1,10 @@
-"""Estimators of the local gradient ∇g_i at the moving local iterate: the paper's v_{i,k}.
-
-Each is a generator that yields v for k = 0, 1, 2, ...; between two yields the method moves the client's
-parameters, so what is computed next is at the new iterate.
-"""
+"""Estimators of the local gradient ∇g_i at the moving local iterate: the paper's v_{i,k}."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -80,25 +77,65 @@ class Components:
         return self.mean(self.gradient(j) for j in range(len(self)))
 
 
-def delayed(
-    components: Components, table: GradientTable, order: Iterator[int], seen: PathSmoothness | None = None
-) -> Iterator[Tensor]:
-    """The incrementally aggregated gradient, Eq. (5): mean over j of ∇g_{i,j} where j was last visited (τ_{k,j}).
+Start = TypeVar("Start", bound="GradientTable | Tensor")
 
-    At k = 0 every component stands at x_t; each later step visits one. The table is used up; how much its rows change
-    tells the smoothness along the path for free.
-    """
-    v = components.mean(table)
-    yield v
-    for j in order:
-        change = table.replace(j, components.gradient(j))
-        if seen is not None:
-            seen.note(j, change, components.client.params)
-        v.add_(change, alpha=components.weights[j])
+
+class Estimator(ABC, Generic[Start]):
+    """An estimator of ∇g_i along one round's local path; at its start, x_t, it is the full gradient g_i."""
+
+    def __init__(self, components: Components) -> None:
+        self.components = components
+        self.seen: PathSmoothness | None = None
+        """Who wants to know how the components' gradients change along the path."""
+
+    @abstractmethod
+    def at_start(self) -> Start:
+        """Compute at x_t what the path starts from."""
+
+    @abstractmethod
+    def path(self) -> Iterator[Tensor]:
+        """Yield v_{i,k} for k = 0, 1, ...: the method moves the parameters in between, each v is at the new iterate."""
+
+    def full_gradient(self) -> Tensor:
+        """Return g_i at x_t; what was computed for it is kept for the local steps of the same round."""
+        return self.components.mean(self.components.client.compute("start", self.at_start))
+
+    def recall(self) -> Tensor:
+        """Return g_i in a later question of the same round, ready for the path."""
+        self.start = self.components.client.recall("start", self.at_start)
+        return self.components.mean(self.start)
+
+
+class Delayed(Estimator["GradientTable"]):
+    """The incrementally aggregated gradient, Eq. (5): mean over j of ∇g_{i,j} where j was last visited (τ_{k,j})."""
+
+    def at_start(self) -> GradientTable:
+        """Fill the table: all component gradients at x_t."""
+        return self.components.table()
+
+    def path(self) -> Iterator[Tensor]:
+        """At k = 0 every component stands at x_t; each later step visits one. The table is used up on the way."""
+        v, table = self.components.mean(self.start), self.start
         yield v
+        for j in self.components.visits():
+            change = table.replace(j, self.components.gradient(j))
+            if self.seen is not None:
+                self.seen.note(j, change, self.components.client.params)
+            v.add_(change, alpha=self.components.weights[j])
+            yield v
 
 
-def minibatch(components: Components, order: Iterator[int]) -> Iterator[Tensor]:
-    """The plain mini-batch gradient ∇g_{i,j}(x_k), as in the authors' experiments."""
-    for j in order:
-        yield components.gradient(j)
+class Minibatch(Estimator[Tensor]):
+    """The plain mini-batch gradient ∇g_{i,j}(x_k), as in the paper's experiments."""
+
+    def at_start(self) -> Tensor:
+        """Compute the full gradient, for the drift correction alone."""
+        return self.components.full()
+
+    def path(self) -> Iterator[Tensor]:
+        """Every step visits one component."""
+        for j in self.components.visits():
+            yield self.components.gradient(j)
+
+
+ESTIMATORS: dict[str, type[Delayed | Minibatch]] = {"iag": Delayed, "minibatch": Minibatch}

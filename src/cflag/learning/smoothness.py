@@ -7,13 +7,17 @@ each sends L_i^q / p_i, the mean is Σ L_i^q, and its q-th root lies between the
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
+from cflag.conversation import Answer, Mean
+
 if TYPE_CHECKING:
+    from cflag.client import Client
     from cflag.learning.estimators import Components
+    from cflag.server import Server
 
 POWER = 16
 """q: with 5 clients the maximum is met within 11 %, with 100 within 34 %, always from above."""
@@ -26,6 +30,41 @@ LARGEST = 1e15
 
 STEP = 1e-3
 """The length of a probing step, as a part of the parameters' own."""
+
+
+class Smoothness:
+    """L as a method's settings give it: a number, or "auto", an estimate that the server keeps in its state."""
+
+    def __init__(self, given: float | Literal["auto"], over: str) -> None:
+        self.estimated = given == "auto"
+        self.over = over
+
+    def at(self, server: Server) -> float | None:
+        """Return the present estimate; None where L is a given number."""
+        L: float | None = server.state.get("smoothness")
+        return L
+
+    def probe(self, components: Components) -> Answer:
+        """Return a client's estimate before the first step of a task."""
+        return {"smoothness": self._contribution(components.client, probe(components))}
+
+    def along(self, client: Client, seen: PathSmoothness, L: float) -> Answer:
+        """Return a client's estimate from its local path."""
+        return {"smoothness": self._contribution(client, seen.mean(), known=L / 2)}
+
+    def _contribution(self, client: Client, L_i: float, known: float = 0.0) -> float:
+        """Return what a client's own L_i contributes to the mean over clients, or to their maximum.
+
+        One that saw nothing must not lower the mean, nor raise the maximum, which is met from above.
+        """
+        return share_of(L_i or (known if self.over == "mean" else 0.0), client.share, self.over)
+
+    def learn(self, server: Server, mean: Mean) -> None:
+        """The safeguard: L is twice what was seen, falls by a tenth per round at most, and stays where nothing was."""
+        if "smoothness" in mean:
+            seen, known = from_shares(mean.smoothness, self.over), self.at(server) or 0.0
+            server.state["smoothness"] = max(2 * seen, 0.9 * known) if seen > 0 else known or UNSEEN
+            server.log(smoothness=server.state["smoothness"])
 
 
 def reach(x: Tensor) -> float:

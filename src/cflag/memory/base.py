@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cflag.data.samples import Samples
 from cflag.errors import UserError
+from cflag.registry import register
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Memory:
         self.samples = Samples(**state) if state else None
 
 
+@register("memory", "none", "keeps nothing")
 class NoMemory(Memory):
     """Keeps nothing: C-FLAG is then FedTrack."""
 

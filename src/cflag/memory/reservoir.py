@@ -8,8 +8,10 @@ from torch import Tensor
 
 from cflag.data.samples import Samples
 from cflag.memory.base import Memory, MemoryOptions
+from cflag.registry import register
 
 
+@register("memory", "reservoir", "a uniform sample of all that was ever seen")
 class Reservoir(Memory):
     """Keeps a uniform sample of all tasks so far: `per_task` samples in all, or the limit where one is set."""
 

@@ -7,8 +7,10 @@ import torch
 
 from cflag.data.samples import Samples
 from cflag.memory.base import Memory
+from cflag.registry import register
 
 
+@register("memory", "ring", "class-balanced ring buffer: per_task samples of each task")
 class Ring(Memory):
     """Keeps `per_task` samples of each task, as many of each class as of any other where there are enough.
 

@@ -6,25 +6,20 @@ projected away. The original has one memory; here each client projects against i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from cflag.client import Client
 from cflag.data.samples import Samples
-from cflag.methods.base import FedAvg, FedAvgSettings
+from cflag.methods.base import FedAvg
+from cflag.registry import register
 
 
-@dataclass(frozen=True)
-class AgemSettings(FedAvgSettings):
-    """The learning rate of the local steps."""
-
-
+@register("method", "agem")
 class Agem(FedAvg):
     """FedAvg whose mini-batch gradients are projected against the memory gradient when they conflict."""
 
-    Settings = AgemSettings
     uses_memory = True
 
     def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:

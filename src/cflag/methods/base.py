@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
+from cflag.diagnostics import Figure
 from cflag.errors import UserError
 from cflag.learning.estimators import Components
 from cflag.learning.optimizers import make_optimizer
@@ -48,12 +49,14 @@ class Method:
 
     A method is stateless: what the server keeps is in `server.state`, what a client keeps in `client.state` and
     `client.memory`. `Settings` is a frozen dataclass; its fields can be set in the method's own config table, and
-    its `check` may raise a `UserError`.
+    its `check`, which is told the table's name, may raise a `UserError`.
     """
 
     Settings: ClassVar[type[Any]] = NoSettings
     uses_memory: ClassVar[bool] = False
     search_space: ClassVar[SearchSpace] = {}
+    figures: ClassVar[tuple[Figure, ...]] = ()
+    """What the method measures along the way, beside what every run has."""
 
     def __init__(self, settings: Any, local: LocalOptions) -> None:
         self.settings = settings
@@ -106,9 +109,9 @@ class FedAvgSettings:
 
     lr: float = 0.05
 
-    def check(self) -> None:
-        """Refuse numbers that cannot work."""
-        require_positive(type(self).__name__.removesuffix("Settings").lower(), self, "lr")
+    def check(self, table: str) -> None:
+        """Refuse numbers that cannot work; `table` is the config table that has them."""
+        require_positive(table, self, "lr")
 
 
 class FedAvg(Method):
@@ -134,10 +137,9 @@ class FedAvg(Method):
     def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
         """E steps along `direction` from the global model."""
         x, lr, optimizer = client.params, self.settings.lr, make_optimizer(self.local.optimizer)
-        start = x.clone()
         for batch in islice(self.batches(client), steps):
             x -= lr * optimizer(self.direction(client, batch, **sent))
-        return {"delta": start - x, "buffers": client.buffers}
+        return {"delta": client.start - x, "buffers": client.buffers}
 
     def batches(self, client: Client) -> Iterator[Samples]:
         """Yield the client's mini-batches, pass after pass, each in a new order."""

@@ -17,6 +17,7 @@ from cflag.client import Client
 from cflag.conversation import Answer
 from cflag.data.samples import Samples
 from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.registry import register
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,12 @@ class DerppSettings(FedAvgSettings):
     alpha: float = 0.3
     beta: float = 0.5
 
-    def check(self) -> None:
+    def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
-        require_positive("derpp", self, "lr", "alpha", "beta")
+        require_positive(table, self, "lr", "alpha", "beta")
 
 
+@register("method", "derpp")
 class Derpp(FedAvg):
     """FedAvg with replay of stored logits and of labels."""
 

@@ -20,6 +20,7 @@ from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.registry import register
 from cflag.server import Server
 
 
@@ -33,13 +34,14 @@ class EwcSettings(FedAvgSettings):
     labels: Literal["empirical", "sampled"] = "empirical"
     fisher_samples: int = 200
 
-    def check(self) -> None:
+    def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
-        require_positive("ewc", self, "lr", "strength", "fisher_samples")
+        require_positive(table, self, "lr", "strength", "fisher_samples")
         if not 0 <= self.decay <= 1:
-            raise UserError(f"ewc.decay = {self.decay} must lie between 0 and 1")
+            raise UserError(f"{table}.decay = {self.decay} must lie between 0 and 1")
 
 
+@register("method", "ewc")
 class Ewc(FedAvg):
     """FedAvg with a quadratic penalty around what earlier tasks need."""
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from cflag.learning.rates import CFlagSettings
 from cflag.methods.base import LocalOptions, SearchSpace, require_positive
-from cflag.methods.cflag import CFlag, CFlagSettings
+from cflag.methods.cflag import CFlag
+from cflag.registry import register
 
 
 @dataclass(frozen=True)
@@ -19,11 +21,12 @@ class FedTrackSettings:
     beta: float = 0.05
     order: Literal["cyclic", "shuffled", "random"] = "shuffled"
 
-    def check(self) -> None:
+    def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
-        require_positive("fedtrack", self, "beta")
+        require_positive(table, self, "beta")
 
 
+@register("method", "fedtrack")
 class FedTrack(CFlag):
     """The delayed-gradient round without memory."""
 
@@ -32,5 +35,4 @@ class FedTrack(CFlag):
     search_space: ClassVar[SearchSpace] = {"beta": (0.02, 0.2)}
 
     def __init__(self, settings: FedTrackSettings, local: LocalOptions) -> None:
-        own = CFlagSettings(beta=settings.beta, order=settings.order, estimator="iag", adapt="off", drift=1.0)
-        super().__init__(own, local)
+        super().__init__(CFlagSettings(beta=settings.beta, order=settings.order, adapt="off"), local)

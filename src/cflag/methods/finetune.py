@@ -5,17 +5,10 @@ The naive baseline of the paper's tables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from cflag.methods.base import FedAvg, FedAvgSettings
-
-
-@dataclass(frozen=True)
-class FinetuneSettings(FedAvgSettings):
-    """The learning rate of the local steps."""
+from cflag.methods.base import FedAvg
+from cflag.registry import register
 
 
+@register("method", "finetune")
 class Finetune(FedAvg):
     """FedAvg on the current task."""
-
-    Settings = FinetuneSettings

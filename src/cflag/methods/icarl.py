@@ -25,7 +25,9 @@ from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.learner import Learner
 from cflag.memory.ring import balanced, rings
-from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.methods.base import FedAvgSettings, SearchSpace, require_positive
+from cflag.methods.taught import Taught
+from cflag.registry import register
 from cflag.server import Server
 
 
@@ -35,27 +37,19 @@ class IcarlSettings(FedAvgSettings):
 
     strength: float = 1.0
 
-    def check(self) -> None:
+    def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
-        require_positive("icarl", self, "lr", "strength")
+        require_positive(table, self, "lr", "strength")
 
 
-class Icarl(FedAvg):
+@register("method", "icarl")
+class Icarl(Taught):
     """FedAvg with herded exemplars, distillation and classification by the nearest mean of exemplars."""
 
     Settings = IcarlSettings
     settings: IcarlSettings
     uses_memory = True
     search_space: ClassVar[SearchSpace] = {"lr": (0.05, 0.3), "strength": (0.2, 3.0)}
-
-    def sent(self, server: Server) -> dict[str, Value | None]:
-        """The teacher; none during the first task."""
-        return {name: server.state.get(name) for name in ("teacher", "teacher_buffers")}
-
-    def end_task(self, server: Server) -> Conversation:
-        """The model as it is now becomes the teacher, and chooses the exemplars."""
-        server.state.update(teacher=server.params.clone(), teacher_buffers=server.buffers.clone())
-        yield from super().end_task(server)
 
     def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
         """Train on current data and exemplars together."""

@@ -7,25 +7,20 @@ tasks so far as the other methods make over the current one, so it takes more st
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from cflag.client import Client
 from cflag.conversation import Answer
 from cflag.data.samples import Samples
 from cflag.learning.estimators import Components
-from cflag.methods.base import FedAvg, FedAvgSettings
+from cflag.methods.base import FedAvg
+from cflag.registry import register
 from cflag.server import Server
 
 
-@dataclass(frozen=True)
-class JointSettings(FedAvgSettings):
-    """The learning rate of the local steps."""
-
-
+@register("method", "joint")
 class Joint(FedAvg):
     """FedAvg on all tasks so far."""
 
-    Settings = JointSettings
     uses_memory = True
 
     def steps(self, server: Server) -> int:

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from cflag.client import Client
-from cflag.conversation import Conversation, Value
 from cflag.data.samples import Samples
 from cflag.learning.distillation import distillation
 from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
-from cflag.server import Server
+from cflag.methods.taught import Taught
+from cflag.registry import register
 
 
 @dataclass(frozen=True)
@@ -29,26 +29,18 @@ class LwfSettings(FedAvgSettings):
     strength: float = 1.0
     temperature: float = 2.0
 
-    def check(self) -> None:
+    def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
-        require_positive("lwf", self, "lr", "strength", "temperature")
+        require_positive(table, self, "lr", "strength", "temperature")
 
 
-class Lwf(FedAvg):
+@register("method", "lwf")
+class Lwf(Taught):
     """FedAvg with distillation from the previous global model on current data."""
 
     Settings = LwfSettings
     search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": (0.2, 5.0)}
     settings: LwfSettings
-
-    def sent(self, server: Server) -> dict[str, Value | None]:
-        """The teacher; none during the first task."""
-        return {name: server.state.get(name) for name in ("teacher", "teacher_buffers")}
-
-    def end_task(self, server: Server) -> Conversation:
-        """The model as it is now becomes the teacher."""
-        server.state.update(teacher=server.params.clone(), teacher_buffers=server.buffers.clone())
-        yield from ()
 
     def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:
         """The gradient of the task's loss plus the distillation's."""

@@ -18,6 +18,7 @@ from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.rates import Overlap, RateRule
 from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.registry import register
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,16 @@ class NcclSettings(FedAvgSettings):
     alpha_cap: float = 0.2
     beta_cap: float = 1.0
 
-    def check(self) -> None:
+    def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
-        require_positive("nccl", self, "lr", "smoothness", "alpha_cap", "beta_cap")
+        require_positive(table, self, "lr", "smoothness", "alpha_cap", "beta_cap")
         if self.smoothness * self.lr >= 1:
-            raise UserError(f"nccl.lr = {self.lr} must be below 1/smoothness = {1 / self.smoothness:g}")
+            raise UserError(f"{table}.lr = {self.lr} must be below 1/smoothness = {1 / self.smoothness:g}")
         if self.alpha_cap < self.lr:
-            raise UserError(f"nccl.alpha_cap = {self.alpha_cap} must not be below nccl.lr = {self.lr}")
+            raise UserError(f"{table}.alpha_cap = {self.alpha_cap} must not be below {table}.lr = {self.lr}")
 
 
+@register("method", "nccl")
 class Nccl(FedAvg):
     """FedAvg whose local steps combine memory and current gradients with adaptive rates."""
 

@@ -6,25 +6,20 @@ the clients. The original draws from one memory; here each client has its own, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from cflag.client import Client
 from cflag.data.samples import Samples
-from cflag.methods.base import FedAvg, FedAvgSettings
+from cflag.methods.base import FedAvg
+from cflag.registry import register
 
 
-@dataclass(frozen=True)
-class ReplaySettings(FedAvgSettings):
-    """The learning rate of the local steps."""
-
-
+@register("method", "replay")
 class Replay(FedAvg):
     """FedAvg whose mini-batches are joined by memory samples."""
 
-    Settings = ReplaySettings
     uses_memory = True
 
     def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:

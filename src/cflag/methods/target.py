@@ -27,6 +27,7 @@ from cflag.errors import UserError
 from cflag.learning.distillation import distillation
 from cflag.learning.synthesis import SynthesisOptions, Workshop
 from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.registry import register
 from cflag.server import Server
 
 
@@ -37,15 +38,16 @@ class TargetSettings(FedAvgSettings, SynthesisOptions):
     strength: float = 1.0
     temperature: float = 2.0
 
-    def check(self) -> None:
+    def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
-        require_positive("target", self, "lr", "strength", "temperature", "generator_steps", "generator_lr")
-        require_positive("target", self, "student_steps", "student_lr")
+        require_positive(table, self, "lr", "strength", "temperature", "generator_steps", "generator_lr")
+        require_positive(table, self, "student_steps", "student_lr")
         for name, least in (("samples", 2), ("batch", 2), ("bn", 0), ("adversarial", 0)):
             if getattr(self, name) < least:
-                raise UserError(f"target.{name} = {getattr(self, name)} must be at least {least}")
+                raise UserError(f"{table}.{name} = {getattr(self, name)} must be at least {least}")
 
 
+@register("method", "target")
 class Target(FedAvg):
     """FedAvg with distillation from the previous global model on samples made from it."""
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from cflag.errors import UserError
 from cflag.models.layers import ModelOptions, TrimmedConv2d, norm_layer
+from cflag.registry import register
 
 
 class Residual(nn.Module):
@@ -74,11 +75,13 @@ def _resnet(
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, outputs))
 
 
+@register("model", "resnet18", "ResNet-18, 3x3 or 7x7 stem (width 64)")
 def resnet18(shape: tuple[int, ...], outputs: int, options: ModelOptions) -> nn.Module:
     """ResNet-18: two basic blocks in each of four stages."""
     return _resnet(shape, outputs, options, (2, 2, 2, 2), expansion=1)
 
 
+@register("model", "resnet50", "ResNet-50, 3x3 or 7x7 stem (width 64)")
 def resnet50(shape: tuple[int, ...], outputs: int, options: ModelOptions) -> nn.Module:
     """ResNet-50: 3, 4, 6 and 3 bottleneck blocks."""
     return _resnet(shape, outputs, options, (3, 4, 6, 3), expansion=4)

@@ -7,9 +7,11 @@ from math import prod
 from torch import nn
 
 from cflag.errors import UserError
-from cflag.models.layers import ModelOptions, norm_layer
+from cflag.models.layers import ModelOptions, channels_last, norm_layer
+from cflag.registry import register
 
 
+@register("model", "mlp", "two hidden layers (width 64)")
 def mlp(shape: tuple[int, ...], outputs: int, options: ModelOptions) -> nn.Module:
     """Two hidden layers over the flattened sample."""
     width = options.width or 64
@@ -27,6 +29,8 @@ def _halved(size: int) -> int:
     return (size + 1) // 2
 
 
+@channels_last
+@register("model", "cnn", "three 3x3 convolutions and a dense layer (width 32)")
 def cnn(shape: tuple[int, ...], outputs: int, options: ModelOptions) -> nn.Module:
     """Three 3x3 convolutions, each followed by a halving of the image, and one dense layer."""
     if len(shape) != 3:
@@ -51,6 +55,7 @@ def cnn(shape: tuple[int, ...], outputs: int, options: ModelOptions) -> nn.Modul
     )
 
 
+@register("model", "cnn1d", "three 1-D convolutions for series (width 32)")
 def cnn1d(shape: tuple[int, ...], outputs: int, options: ModelOptions) -> nn.Module:
     """Three convolutions over time, averaged over what is left of it."""
     if len(shape) != 2:

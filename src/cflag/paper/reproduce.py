@@ -78,9 +78,9 @@ def _benchmark_of(config: Config) -> Config:
 
 
 def _settings(method: str) -> object:
-    from cflag.registry import get_method
+    from cflag import registry
 
-    return get_method(method).Settings()
+    return registry.get("method", method).Settings()
 
 
 @cache

@@ -19,11 +19,10 @@ from cflag.conversation import Answer
 from cflag.data.samples import Samples
 from cflag.engines.local import LocalEngine
 from cflag.experiment import Experiment
-from cflag.learning.estimators import Components
-from cflag.learning.gradient_table import GradientTable
-from cflag.learning.smoothness import PathSmoothness
+from cflag.learning.estimators import Components, Delayed, Minibatch
 from cflag.memory.base import Memory
 from cflag.methods.cflag import CFlag
+from cflag.methods.cflag_server import CFlagServer
 from cflag.safety import one_thread
 from cflag.theory.problems import Problem, mean_output
 from cflag.theory.round import Round, Setting, Trajectory
@@ -45,16 +44,21 @@ class Plan:
     batch: int = 1
     """Samples in a component."""
 
+    @property
+    def method(self) -> str:
+        """Who adapts rates decides which method it is."""
+        return "cflag-server" if self.adapt == "server" else "cflag"
+
     def config(self, problem: Problem) -> Config:
         """Return the experiment's config."""
         L = "auto" if self.smoothness == "auto" else problem.smoothness
         return resolve({
-            "source": "custom", "model": "custom", "method": "cflag", "clients": len(problem.past), "tasks": 2,
+            "source": "custom", "model": "custom", "method": self.method, "clients": len(problem.past), "tasks": 2,
             "scenario": "class", "class_order": "natural", "partition": "subject", "batch": self.batch, "workers": 1,
             "steps": self.steps, "rounds": self.rounds, "seed": self.seed,
             "memory": {"per_task": self.memory, "sample": self.memory},
-            "cflag": {"alpha": self.alpha, "beta": self.beta, "adapt": self.adapt, "smoothness": L,
-                      "estimator": "iag", "drift": 1.0, "rules": "both", "alpha_cap": "none"},
+            self.method: {"alpha": self.alpha, "beta": self.beta, "smoothness": L, "alpha_cap": "none",
+                          "adapt": "off" if self.method == "cflag-server" else self.adapt},
         })  # fmt: skip
 
 
@@ -70,20 +74,31 @@ class LocalPath:
     beta: float = 0.0
 
 
+class WatchedPath(Delayed):
+    """Delayed gradients, unchanged, that record the path."""
+
+    def __init__(self, components: Components, paths: dict[int, LocalPath]) -> None:
+        super().__init__(components)
+        self.paths = paths
+
+    def path(self) -> Iterator[Tensor]:
+        """Record x_{i,k} and v_{i,k} as they pass."""
+        client = self.components.client
+        path = self.paths[client.number] = LocalPath([part.x for part in self.components.parts])
+        for v in super().path():
+            path.points.append(client.params.clone())
+            path.gradients.append(v.clone())
+            yield v
+
+
 class Watched(CFlag):
     """C-FLAG, unchanged, that records its clients' local paths."""
 
     paths: dict[int, LocalPath]
 
-    def estimates(
-        self, components: Components, at_start: GradientTable | Tensor | None, seen: PathSmoothness | None
-    ) -> Iterator[Tensor]:
-        """Record x_{i,k} and v_{i,k} as they pass."""
-        path = self.paths[components.client.number] = LocalPath([part.x for part in components.parts])
-        for v in super().estimates(components, at_start, seen):
-            path.points.append(components.client.params.clone())
-            path.gradients.append(v.clone())
-            yield v
+    def estimator(self, client: Client) -> Delayed | Minibatch:
+        """Record the delayed gradients."""
+        return WatchedPath(super().estimator(client).components, self.paths)
 
     def local_steps(self, client: Client, *args: Any, **sent: Any) -> Answer:
         """Record x_{i,E} and the chosen rates."""
@@ -94,6 +109,10 @@ class Watched(CFlag):
         return answer
 
 
+class WatchedServer(Watched, CFlagServer):
+    """The same for server-level rates."""
+
+
 def follow(problem: Problem, plan: Plan, keep: Sequence[Sequence[int]] | None = None) -> Trajectory:
     """Run C-FLAG on a problem and return its rounds.
 
@@ -101,7 +120,9 @@ def follow(problem: Problem, plan: Plan, keep: Sequence[Sequence[int]] | None = 
     """
     config = plan.config(problem)
     experiment = Experiment(config, problem.source(), problem.model(), mean_output)
-    method = experiment.method = Watched(config.settings, config)
+    kind = WatchedServer if plan.adapt == "server" else Watched
+    method = experiment.method = kind(config.settings, config)
+    method.paths = {}
     host, server = experiment.host(), experiment.server()
     engine = LocalEngine(host, workers=1)
     seen: Trajectory = []
@@ -114,9 +135,8 @@ def follow(problem: Problem, plan: Plan, keep: Sequence[Sequence[int]] | None = 
         engine.settle()
         for number in range(plan.rounds):
             server.round = number
-            beta = method.beta(server, plan.steps)
-            rule = method.rate_rule(plan.steps, beta, server.state.get("smoothness"))
-            at = Setting(problem, memory, rule.alpha, beta, plan.steps, plan.adapt, rule.smoothness, plan.batch)
+            rule = method.settings.rule(plan.steps, **method.rates(server))
+            at = Setting(problem, memory, rule.alpha, rule.beta, plan.steps, plan.adapt, rule.smoothness, plan.batch)
             before, method.paths = server.params.clone(), {}
             engine.converse(method.round(server), server)
             cost = engine.settle().cost
