@@ -2,7 +2,7 @@
 
 Ways: `threads` is one process with two threads; `processes` is two processes with one thread each, clients dealt to
 them in turn; `odd` is the same, but where clients do not come out even the last one gets both cores. Each has one
-model a process, its data as normalised floats in memory, and torch's own SGD. `tuned` is `odd` with two settings of
+model per process, its data as normalised floats in memory, and torch's own SGD. `tuned` is `odd` with two settings of
 ours, channels last and memory that glibc keeps.
 """
 
@@ -17,19 +17,19 @@ import torch.multiprocessing as mp
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.contest import own_peak_mb, serve
-from benchmarks.jobs import BATCH, JOBS, Job
+from benchmarks.contest import own_peak_mb, take_turns
+from benchmarks.workloads import BATCH, WORKLOADS, Workload
 from cflag.process import keep_freed_memory
 
 
 class Loop:
     """One process's model and data; does a client's work."""
 
-    def __init__(self, job: Job, channels_last: bool) -> None:
-        self.job = job
-        self.x, self.y = job.floats(job.asked)
-        self.model = job.plain_network()
-        if channels_last and len(job.shape) == 3:
+    def __init__(self, workload: Workload, channels_last: bool) -> None:
+        self.workload = workload
+        self.x, self.y = workload.floats(workload.asked)
+        self.model = workload.plain_network()
+        if channels_last and len(workload.shape) == 3:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.x = self.x.contiguous(memory_format=torch.channels_last)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
@@ -37,43 +37,43 @@ class Loop:
         self.total = [torch.zeros_like(t) for t in self.tensors]
 
     def start(self) -> None:
-        """Begin a round: nothing is summed up yet."""
+        """Begin a round: set the sum to zero."""
         for total in self.total:
             total.zero_()
 
     @torch.no_grad()
     def load(self, model: list[Tensor]) -> None:
-        """Take over the global model."""
+        """Load the global model."""
         for mine, theirs in zip(self.tensors, model, strict=True):
             mine.copy_(theirs)
 
     def client(self, number: int, model: list[Tensor]) -> None:
         """One client's local training, added to the sum."""
         self.load(model)
-        mine = range(number * self.job.samples, (number + 1) * self.job.samples)
-        if self.job.method == "cflag":
+        mine = range(number * self.workload.samples, (number + 1) * self.workload.samples)
+        if self.workload.method == "cflag":
             self.gradients(mine)
         else:
             self.train(mine)
         with torch.no_grad():
             for total, tensor in zip(self.total, self.tensors, strict=True):
-                total.add_(tensor, alpha=1 / self.job.asked)
+                total.add_(tensor, alpha=1 / self.workload.asked)
 
     def train(self, mine: range) -> None:
         """E steps of SGD."""
-        for _ in range(self.job.epochs):
+        for _ in range(self.workload.epochs):
             order = torch.randperm(len(mine)) + mine.start
             for batch in order.split(BATCH):
                 self.gradient(batch)
                 self.optimizer.step()
 
     def gradients(self, mine: range) -> None:
-        """What C-FLAG evaluates: all components, the memory, then one component a step; nothing is done with them."""
+        """What C-FLAG evaluates: all components, the memory, then one component per step; the results are discarded."""
         components = (torch.randperm(len(mine)) + mine.start).split(BATCH)
         for batch in components:
             self.gradient(batch)
-        self.gradient(torch.arange(self.job.memory))
-        for k in range(self.job.steps - 1):
+        self.gradient(torch.arange(self.workload.memory))
+        for k in range(self.workload.steps - 1):
             self.gradient(components[k % len(components)])
 
     def gradient(self, batch: Tensor) -> None:
@@ -85,7 +85,7 @@ class Loop:
 def worker(
     loop: Loop, clients: list[int], odd: int | None, model: list[Tensor], share: list[Tensor], pipe: Any
 ) -> None:
-    """A process's life: for every message, its clients from the global model, the sum into shared memory."""
+    """Run in a process: for each message, train its clients from the global model and share the sum."""
     torch.set_num_threads(1)
     while pipe.recv() is not None:
         loop.start()
@@ -100,9 +100,9 @@ def worker(
         pipe.send(own_peak_mb())
 
 
-def in_processes(job: Job, loop: Loop, odd_on_two: bool) -> tuple[Callable[[], None], Callable[[], float]]:
+def in_processes(workload: Workload, loop: Loop, odd_on_two: bool) -> tuple[Callable[[], None], Callable[[], float]]:
     """Return a round, and the peak memory, of two processes."""
-    clients = list(range(job.asked))
+    clients = list(range(workload.asked))
     odd = clients.pop() if odd_on_two and len(clients) % 2 else None
     model = [t.detach().clone().share_memory_() for t in loop.tensors]
     shares = [[torch.zeros_like(t).share_memory_() for t in model] for _ in range(2)]
@@ -125,14 +125,14 @@ def in_processes(job: Job, loop: Loop, odd_on_two: bool) -> tuple[Callable[[], N
     return one_round, lambda: own_peak_mb() + sum(peaks)
 
 
-def in_threads(job: Job, loop: Loop) -> tuple[Callable[[], None], Callable[[], float]]:
+def in_threads(workload: Workload, loop: Loop) -> tuple[Callable[[], None], Callable[[], float]]:
     """Return a round, and the peak memory, of one process with two threads."""
     torch.set_num_threads(2)
     model = [t.detach().clone() for t in loop.tensors]
 
     def one_round() -> None:
         loop.start()
-        for number in range(job.asked):
+        for number in range(workload.asked):
             loop.client(number, model)
         for t, total in zip(model, loop.total, strict=True):
             t.copy_(total)
@@ -141,13 +141,16 @@ def in_threads(job: Job, loop: Loop) -> tuple[Callable[[], None], Callable[[], f
 
 
 def main(name: str, way: str) -> None:
-    """Serve rounds in one of the ways."""
-    job = JOBS[name]
+    """Do rounds in one of the ways."""
+    workload = WORKLOADS[name]
     if way == "tuned":
         keep_freed_memory()
     torch.set_num_threads(1)
-    loop = Loop(job, channels_last=way == "tuned")
-    serve(*(in_threads(job, loop) if way == "threads" else in_processes(job, loop, odd_on_two=way != "processes")))
+    loop = Loop(workload, channels_last=way == "tuned")
+    if way == "threads":
+        take_turns(*in_threads(workload, loop))
+    else:
+        take_turns(*in_processes(workload, loop, odd_on_two=way != "processes"))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How a contestant is timed: a process of its own that does one round for every line it is sent.
+"""How a contestant is timed: a separate process that does one round for every line it receives.
 
-The driver sends lines to one contestant after the other, so that all of them meet the same noise. A contestant that has
-nothing to do waits on its input and costs nothing.
+The driver sends lines to one contestant after the other, so that noise affects all alike. A waiting contestant
+blocks on its input and uses no CPU.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 
-def serve(round_: Callable[[], None], peak_mb: Callable[[], float], **facts: Any) -> None:
-    """Be a contestant: one untimed round, then one for every line of input."""
+def take_turns(round_: Callable[[], None], peak_mb: Callable[[], float], **facts: Any) -> None:
+    """Run as a contestant: one untimed round, then one for every line of input."""
     round_()
     say(facts)
     for _ in sys.stdin:
@@ -28,14 +28,14 @@ def serve(round_: Callable[[], None], peak_mb: Callable[[], float], **facts: Any
 
 
 class Turns:
-    """`serve` for a framework that owns the loop: it asks `another` after every round, the untimed one first."""
+    """`take_turns` for a framework that owns the loop: it asks `another` after every round, the untimed one first."""
 
     def __init__(self, peak_mb: Callable[[], float], **facts: Any) -> None:
         self.peak_mb, self.facts = peak_mb, facts
         self.started: float | None = None
 
     def another(self) -> bool:
-        """Tell the driver of the round just done, then wait for its line; false at the end of input."""
+        """Report the round just done, then wait for the next line; return False at the end of input."""
         if self.started is None:
             say(self.facts)
         else:
@@ -47,17 +47,17 @@ class Turns:
 
 
 def say(what: dict[str, Any]) -> None:
-    """Answer the driver with a line of its own."""
+    """Send the driver one line."""
     print("contest:" + json.dumps(what), flush=True)
 
 
 def own_peak_mb() -> float:
-    """Return the largest memory this process ever had."""
+    """Return this process's peak memory."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 def tree_peak_mb() -> float:
-    """Return the sum of the largest memories of this process and of those it started, as far as they still live."""
+    """Return the summed peak memory of this process and its living descendants."""
     parents, peaks = {}, {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
@@ -75,7 +75,7 @@ def tree_peak_mb() -> float:
 
 
 class Contestant:
-    """The driver's end."""
+    """The driver's handle on a contestant."""
 
     def __init__(self, python: str, script: Path, *args: str) -> None:
         root = Path(__file__).parents[1]
@@ -91,7 +91,7 @@ class Contestant:
         self.peak_mb = 0.0
 
     def go(self) -> None:
-        """Let it do a round."""
+        """Time one round."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
@@ -109,7 +109,7 @@ class Contestant:
         raise SystemExit(f"{self.process.args!r} ended:\n{self.process.stderr.read()[-3000:]}")
 
     def close(self) -> None:
-        """Send it home."""
+        """End the process."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:

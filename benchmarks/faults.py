@@ -1,9 +1,9 @@
-"""Break a real deployment on this machine in every way we know, and see what is lost.
+"""Break a real deployment on this machine in every way we know, and report what is lost.
 
 python -m benchmarks.faults [NAME ...] [--out DIR]      (or: make faults)
 
-Each fault is injected into `cflag deploy` of Split-Digits: three clients, TLS, node authentication. The last columns
-compare with a run of the local engine: the difference of the final accuracy, and whether all numbers are the same.
+Each fault is injected into a `cflag deploy` of Split-Digits with three clients, TLS and node authentication. The last
+columns compare with a local run: the difference in final accuracy, and whether all numbers are the same.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from cflag import run
 from cflag.files import load_state
@@ -40,17 +42,20 @@ class Outcome:
 
     fault: str
     times: int
+    """How often it was injected."""
     lost: int
     """Rounds that some client missed."""
     data: str
+    """The clients that lost data, or "none"."""
     difference: float
+    """Final accuracy minus that of the local run."""
     same: bool
+    """Whether all numbers are those of the local run."""
     seconds: float
-    logs: list[str] = field(default_factory=list)
 
 
 class Deployment:
-    """`cflag deploy` as a process that can be hurt."""
+    """A `cflag deploy` whose processes can be killed."""
 
     def __init__(self, path: Path, *options: str, **settings: Any) -> None:
         self.path = path
@@ -59,7 +64,7 @@ class Deployment:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Begin, or go on where the folder is there."""
+        """Start the deployment, or resume it if its folder exists."""
         words = [f"{key}={json.dumps(value)}" for key, value in self.settings.items()]
         begin = ["digits", "--out", str(self.path), *(part for word in words for part in ("--set", word))]
         which = ["--resume", str(self.path)] if (self.path / "config.toml").is_file() else begin
@@ -73,7 +78,7 @@ class Deployment:
         return self.process.wait(LIMIT)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the metrics so far."""
+        """Return the metrics of the rounds so far."""
         path = self.path / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
@@ -87,12 +92,12 @@ class Deployment:
         time.sleep(0.3)
 
     def pid(self, name: str) -> int:
-        """Return the process id of a part."""
+        """Return the process id of a part, such as "client 1"."""
         pids: dict[str, int] = json.loads((self.path / "processes.json").read_text())
         return pids[name]
 
     def kill(self, name: str) -> None:
-        """Kill a part at once."""
+        """Kill a part with SIGKILL."""
         os.kill(self.pid(name), signal.SIGKILL)
 
     def kill_server(self) -> None:
@@ -102,17 +107,17 @@ class Deployment:
                 os.kill(pid, signal.SIGKILL)
 
     def log(self) -> str:
-        """Return what the command said."""
+        """Return the command's output."""
         return (self.path.parent / f"{self.path.name}.log").read_text(errors="replace")
 
     def memories(self) -> list[dict[str, Any]]:
-        """Return what each client's memory holds in the end."""
+        """Return each client's final state, memory included."""
         folders = [self.path / "deployment" / f"client-{k}" for k in range(self.settings["clients"])]
         return [load_state(max(folder.glob("*/client-*.safetensors"))) for folder in folders]
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes that a process started, and those that they did."""
+    """Return the ids of all processes below a process."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -134,14 +139,14 @@ def command_of(pid: int) -> str:
 
 
 def none(fleet: Deployment) -> int:
-    """No fault: the yardstick."""
+    """No fault, for comparison."""
     fleet.start()
     assert fleet.wait() == 0
     return 0
 
 
 def client(fleet: Deployment) -> int:
-    """A client's process is killed in the middle of a round; the others go on, it comes back a minute later."""
+    """A client is killed in the middle of a round; the others go on, and it comes back a minute later."""
     fleet.start()
     fleet.after(1)
     fleet.kill("client 1")
@@ -150,12 +155,12 @@ def client(fleet: Deployment) -> int:
 
 
 def client_needed(fleet: Deployment) -> int:
-    """The same where every client is needed: the server waits for it, and nothing is missing."""
+    """The same with min_clients = all: the server waits for the client, and no answer is missing."""
     return client(fleet)
 
 
 def supernode(fleet: Deployment) -> int:
-    """Only the SuperNode of a client is killed."""
+    """Only a client's SuperNode is killed."""
     fleet.start()
     fleet.after(1)
     for pid in descendants(fleet.pid("client 2")):
@@ -185,7 +190,7 @@ def server(fleet: Deployment) -> int:
 
 
 def machine(fleet: Deployment) -> int:
-    """Everything is killed at once, as by a power cut; `cflag deploy --resume` goes on."""
+    """All processes are killed at once, as in a power cut; `cflag deploy --resume` goes on."""
     fleet.start()
     fleet.after(2)
     assert fleet.process is not None
@@ -199,7 +204,7 @@ def machine(fleet: Deployment) -> int:
 
 
 def too_few(fleet: Deployment) -> int:
-    """A client that is needed stays away too long: the run gives up, keeps its checkpoint, and goes on when told to."""
+    """A needed client stays away too long: the run stops, keeps its checkpoint, and goes on with --resume."""
     fleet.start()
     fleet.after(2)
     fleet.kill("client 0")
@@ -229,7 +234,7 @@ FAULTS: dict[str, tuple[Fault, list[str], dict[str, Any]]] = {
 
 
 def inject(name: str, folder: Path) -> Outcome:
-    """Run one fault and compare with the local engine."""
+    """Inject one fault and compare the run with one of the local engine."""
     fault, options, settings = FAULTS[name]
     where = folder / name.replace(" ", "-").replace(",", "")
     fleet = Deployment(where / "fleet", *options, **settings)
@@ -246,28 +251,39 @@ def inject(name: str, folder: Path) -> Outcome:
 
 
 def numbers(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
-    """Return all that must not depend on the engine: the metrics but for time, and the model."""
+    """Return what must not depend on the engine: the metrics without times, and the model."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     plain = [{k: v for k, v in line.items() if k not in ("seconds", "missing", "cohort")} for line in lines]
     return plain, (folder / "model.safetensors").read_bytes()
 
 
 def _data_lost(fleet: Deployment, plain: Path) -> str:
-    """Compare each client's memory with that of the same client on the local engine: no sample may be missing."""
+    """Name the clients whose final state differs from the same client's on the local engine."""
     wrong = []
     for number, memory in enumerate(fleet.memories()):
         (file,) = (plain / "checkpoint").glob(f"client-{number:05d}.*")
         whole = load_state(file)
-        if set(memory) != set(whole) or any(str(memory[k]) != str(whole[k]) for k in whole):
+        if not same_state(memory, whole):
             wrong.append(str(number))
     return f"client {', '.join(wrong)}" if wrong else "none"
 
 
+def same_state(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two saved states agree in every value and every element of every tensor."""
+
+    def same(a: Any, b: Any) -> bool:
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            return a.dtype == b.dtype and torch.equal(a, b)
+        return bool(a == b)
+
+    return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+
+
 def main() -> int:
-    """Inject the faults that are named, or all of them, and print the table."""
+    """Inject the named faults, or all, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(FAULTS)} (default: all)")
-    parser.add_argument("--out", type=Path, help="where to work (default: a temporary folder)")
+    parser.add_argument("--out", type=Path, help="working folder (default: a temporary one)")
     args = parser.parse_args()
     folder = args.out or Path(tempfile.mkdtemp(prefix="cflag-faults-"))
     console = Console(width=110)

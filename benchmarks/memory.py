@@ -9,19 +9,20 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.contest import Contestant
-from benchmarks.jobs import SPREAD
+from benchmarks.workloads import SPREAD
 
 
 def main() -> None:
-    """Let each do two rounds."""
+    """Let each workload do two rounds."""
     table = Table("method", "clients", "peak MB", "over 5 clients")
     least: dict[str, float] = {}
-    for name, job in SPREAD.items():
+    for name, workload in SPREAD.items():
         contestant = Contestant(sys.executable, Path(__file__).with_name("ours.py"), name)
         contestant.go()
         contestant.close()
-        first = least.setdefault(job.method, contestant.peak_mb)
-        table.add_row(job.method, str(job.clients), f"{contestant.peak_mb:.0f}", f"{contestant.peak_mb / first:.2f}")
+        first = least.setdefault(workload.method, contestant.peak_mb)
+        row = (workload.method, str(workload.clients), f"{contestant.peak_mb:.0f}", f"{contestant.peak_mb / first:.2f}")
+        table.add_row(*row)
     Console().print(table)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
-from benchmarks.contest import serve
-from benchmarks.jobs import JOBS, SPREAD, Job
+from benchmarks.contest import take_turns
+from benchmarks.workloads import SPREAD, WORKLOADS, Workload
 from cflag.config import flatten, merge, resolve
 from cflag.data.source import Source
 from cflag.engines.local import LocalEngine
@@ -14,33 +14,33 @@ from cflag.experiment import Experiment
 from cflag.process import one_thread
 
 
-def source(job: Job) -> Source:
-    """Return the job's data as a source; C-FLAG's past has as many samples as its present."""
-    x, y = job.data()
-    if job.method == "cflag":  # classes 0-4 are the first task, 5-9 the second
+def source(workload: Workload) -> Source:
+    """Return the workload's data as a source; C-FLAG's past has as many samples as its present."""
+    x, y = workload.data()
+    if workload.method == "cflag":  # classes 0-4 are the first task, 5-9 the second
         x, y = x.repeat(2, *[1] * (x.dim() - 1)), (y % 5).repeat(2)
         y[len(y) // 2 :] += 5
     few = slice(0, None, max(1, len(y) // 107))  # held out: a handful of each class, never used
     return Source.from_tensors((x, y), (x[few], y[few]))
 
 
-def open_experiment(job: Job, data: Source) -> Experiment:
-    """Return the job as an experiment of ours."""
-    model = job.network() if job.model == "custom" else None
-    return Experiment(resolve(merge({}, flatten(job.settings()))), data, model)
+def open_experiment(workload: Workload, data: Source) -> Experiment:
+    """Return the workload as an experiment of ours."""
+    model = workload.network() if workload.model == "custom" else None
+    return Experiment(resolve(merge({}, flatten(workload.settings()))), data, model)
 
 
 def main(name: str) -> None:
-    """Bring the job to the task that is timed, then serve."""
-    job = {**JOBS, **SPREAD}[name]
-    data, started = source(job), time.perf_counter()
-    experiment = open_experiment(job, data)
+    """Bring the workload to the task that is timed, then do rounds."""
+    workload = {**WORKLOADS, **SPREAD}[name]
+    data, started = source(workload), time.perf_counter()
+    experiment = open_experiment(workload, data)
     opened = time.perf_counter() - started
     method, server = experiment.method, experiment.server()
     with one_thread():
         engine = LocalEngine(experiment.host(), 2)
         server.sizes = experiment.benchmark.sizes(0)
-        if job.method == "cflag":
+        if workload.method == "cflag":
             engine.converse(method.end_task(server), server)
             server.task, server.sizes = 1, experiment.benchmark.sizes(1)
 
@@ -49,7 +49,7 @@ def main(name: str) -> None:
             engine.settle()
             server.round += 1
 
-        serve(one_round, engine.peak_mb, open_seconds=opened, parameters=server.params.numel())
+        take_turns(one_round, engine.peak_mb, open_seconds=opened, parameters=server.params.numel())
 
 
 if __name__ == "__main__":

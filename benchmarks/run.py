@@ -1,6 +1,6 @@
-"""Time jobs side by side, interleaved; write JSON, a picture, and the table in docs/performance.md.
+"""Time workloads side by side, interleaved; write JSON, a picture, and the table in docs/performance.md.
 
-python -m benchmarks.run [JOB ...] [--peers PYTHON] [--repeats N]
+python -m benchmarks.run [WORKLOAD ...] [--peers PYTHON] [--repeats N]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.contest import Contestant
-from benchmarks.jobs import JOBS, Job
+from benchmarks.workloads import WORKLOADS, Workload
 
 HERE = Path(__file__).parent
 LATEST = HERE / "latest.json"
@@ -28,75 +28,75 @@ PAGE = HERE.parent / "docs" / "performance.md"
 PICTURE = HERE.parent / "docs" / "images" / "performance.png"
 PEERS = ("pfl", "flower")
 FEDAVG = ("J", "J2", "J3", "R")
-"""The jobs that peers can do."""
+"""The workloads that peers can do."""
 
 
-def contestants(job: Job, peers: str | None) -> dict[str, Contestant]:
-    """Start everybody who takes part in a job: ours, the bare loop's ways, and the peers."""
-    ways = ["odd" if job.asked % 2 else "processes"]
-    if job.model == "mlp" and job.asked % 2:  # for so small a model more threads are no help
+def contestants(workload: Workload, peers: str | None) -> dict[str, Contestant]:
+    """Start all contestants of a workload: ours, the bare loop in its variants, and the peers."""
+    ways = ["odd" if workload.asked % 2 else "processes"]
+    if workload.model == "custom" and workload.asked % 2:  # a small MLP gains nothing from a second thread
         ways.append("processes")
     if peers:  # the long version
         ways += ["tuned", "threads"]
-    field = {"ours": Contestant(sys.executable, HERE / "ours.py", job.name)}
-    field |= {f"bare-{way}": Contestant(sys.executable, HERE / "bare.py", job.name, way) for way in ways}
-    if peers and job.name in FEDAVG:
-        field |= {name: Contestant(peers, HERE / "peers" / f"{name}_job.py", job.name) for name in PEERS}
+    field = {"ours": Contestant(sys.executable, HERE / "ours.py", workload.name)}
+    field |= {f"bare-{way}": Contestant(sys.executable, HERE / "bare.py", workload.name, way) for way in ways}
+    if peers and workload.name in FEDAVG:
+        field |= {name: Contestant(peers, HERE / "peers" / f"{name}_job.py", workload.name) for name in PEERS}
     return field
 
 
-def measure(job: Job, peers: str | None, console: Console) -> dict[str, Any]:
-    """Time one job: everybody once, then again, as often as it says."""
-    field = contestants(job, peers)
+def measure(workload: Workload, peers: str | None, console: Console) -> dict[str, Any]:
+    """Time one workload: one round of each contestant in turn, `repeats` times."""
+    field = contestants(workload, peers)
     with console.status("") as status:
-        for number in range(job.repeats):
+        for number in range(workload.repeats):
             for name, contestant in field.items():
-                status.update(f"{job.name}: {number + 1}/{job.repeats} {name}")
+                status.update(f"{workload.name}: {number + 1}/{workload.repeats} {name}")
                 contestant.go()
     for contestant in field.values():
         contestant.close()
-    return summary(job, field)
+    return summary(workload, field)
 
 
-def summary(job: Job, field: dict[str, Contestant]) -> dict[str, Any]:
-    """Sum a job up; the ratio is that of the best plain bare loop to us, above 1 where we are faster."""
+def summary(workload: Workload, field: dict[str, Contestant]) -> dict[str, Any]:
+    """Summarise a workload; `ratio` is the time of the best plain bare loop over ours, above 1 where we are faster."""
     medians = {name: median(c.seconds) for name, c in field.items()}
     plain = {name: s for name, s in medians.items() if name.startswith("bare-") and name != "bare-tuned"}
     best = min(plain, key=lambda name: plain[name])
     return {
-        "job": job.name,
+        "workload": workload.name,
         "ours_s": medians["ours"],
         "bare_s": plain[best],
         "ratio": plain[best] / medians["ours"],
         "peak_mb": field["ours"].peak_mb,
         "bare": best,
-        "about": job.about,
+        "about": workload.about,
         "spread_s": {name: [min(c.seconds), max(c.seconds)] for name, c in field.items()},
         "medians_s": medians,
         "peaks_mb": {name: c.peak_mb for name, c in field.items()},
         "start_s": {name: c.start_seconds for name, c in field.items()},
         "facts": field["ours"].facts,
-        "repeats": job.repeats,
+        "repeats": workload.repeats,
         **made(),
     }
 
 
 def made() -> dict[str, str]:
-    """Return when, of what and where a measurement was made."""
+    """Return the date, commit and machine of a measurement."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True).stdout
     return {"date": date.today().isoformat(), "commit": commit.strip(), "machine": platform.machine()}
 
 
 def table(results: list[dict[str, Any]]) -> Table:
     """Return the results as a table: medians, in brackets the fastest and slowest."""
-    shown = Table(title="seconds a round: median (fastest-slowest)", title_justify="left")
-    for column in ("job", "who", "seconds", "bare/ours", "peak MB"):
-        shown.add_column(column, justify="left" if column in ("job", "who") else "right")
+    shown = Table(title="seconds per round: median (fastest-slowest)", title_justify="left")
+    for column in ("workload", "who", "seconds", "bare/ours", "peak MB"):
+        shown.add_column(column, justify="left" if column in ("workload", "who") else "right")
     for r in results:
         for name, seconds in r["medians_s"].items():
             low, high = r["spread_s"][name]
             shown.add_row(
-                r["job"] if name == "ours" else "",
+                r["workload"] if name == "ours" else "",
                 name,
                 f"{seconds:.3g} ({low:.3g}-{high:.3g})",
                 "" if name == "ours" else f"{seconds / r['ours_s']:.2f}",
@@ -108,7 +108,7 @@ def table(results: list[dict[str, Any]]) -> Table:
 
 def markdown(results: list[dict[str, Any]]) -> str:
     """Return the results as the table of docs/performance.md."""
-    lines = ["| job | who | seconds | time over ours | peak MB | date, commit |", "|---|---|---:|---:|---:|---|"]
+    lines = ["| workload | who | seconds | time over ours | peak MB | date, commit |", "|---|---|---:|---:|---:|---|"]
     for r in results:
         for name, seconds in r["medians_s"].items():
             low, high = r["spread_s"][name]
@@ -116,21 +116,21 @@ def markdown(results: list[dict[str, Any]]) -> str:
             best = " (best plain loop)" if name == r["bare"] else ""
             over = "" if first else f"{seconds / r['ours_s']:.2f}"
             made = f"{r['date']}, {r['commit']}" if first else ""
-            job = f"**{r['job']}**" if first else ""
+            workload = f"**{r['workload']}**" if first else ""
             span = f"{seconds:.3g} ({low:.3g} to {high:.3g})"
-            lines.append(f"| {job} | {name}{best} | {span} | {over} | {r['peaks_mb'][name]:.0f} | {made} |")
+            lines.append(f"| {workload} | {name}{best} | {span} | {over} | {r['peaks_mb'][name]:.0f} | {made} |")
     return "\n".join(lines) + "\n"
 
 
 def update_page(results: list[dict[str, Any]]) -> None:
-    """Put the table between the page's two marks."""
+    """Replace the table between the page's two marks."""
     before, start, rest = PAGE.read_text().partition("<!-- results -->\n")
     _, end, after = rest.partition("<!-- end of results -->\n")
     PAGE.write_text(before + start + markdown(results) + end + after)
 
 
 def draw(results: list[dict[str, Any]], path: Path) -> None:
-    """Draw everybody's time over ours, a row a job."""
+    """Draw the contestants' times over ours, one row per workload."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -152,7 +152,7 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("{x:g}")
-    axes.set_yticks(range(len(results)), [r["job"] for r in results])
+    axes.set_yticks(range(len(results)), [r["workload"] for r in results])
     axes.invert_yaxis()
     axes.set_xlabel("time of a round over cflag's (line: fastest to slowest; right of 1: cflag is faster)")
     axes.legend(fontsize=8)
@@ -160,28 +160,28 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def merged(path: Path, fresh: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the fresh results with the older ones of other jobs, in the order of jobs."""
+    """Return the fresh results with the older ones of other workloads, in the order of workloads."""
     old = json.loads(path.read_text()) if path.exists() else []
-    by_name = {r["job"]: r for r in [*old, *fresh]}
-    return [by_name[name] for name in JOBS if name in by_name]
+    by_name = {r["workload"]: r for r in [*old, *fresh]}
+    return [by_name[name] for name in WORKLOADS if name in by_name]
 
 
 def main() -> None:
-    """Time the jobs named, or all of them."""
+    """Time the workloads named, or all of them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}; all by default")
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}; all by default")
     parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has pfl and flwr[simulation]")
-    parser.add_argument("--repeats", type=int, default=0, help="rounds of each; by default what the job says")
+    parser.add_argument("--repeats", type=int, default=0, help="rounds of each; by default what the workload says")
     parser.add_argument("--out", type=Path, default=LATEST, help="elsewhere: leave the project's own files alone")
     args = parser.parse_args()
-    unknown = [name for name in args.jobs if name not in JOBS]
+    unknown = [name for name in args.workloads if name not in WORKLOADS]
     if unknown:
-        parser.error(f"there is no job {unknown[0]}; there are {', '.join(JOBS)}")
+        parser.error(f"there is no workload {unknown[0]}; there are {', '.join(WORKLOADS)}")
     console = Console()
     results = []
-    for name in args.jobs or JOBS:
-        job = replace(JOBS[name], repeats=args.repeats or JOBS[name].repeats)
-        results.append(measure(job, args.peers, console))
+    for name in args.workloads or WORKLOADS:
+        workload = replace(WORKLOADS[name], repeats=args.repeats or WORKLOADS[name].repeats)
+        results.append(measure(workload, args.peers, console))
         console.print(f"{name:<10} ours {results[-1]['ours_s']:.3g} s, bare {results[-1]['bare_s']:.3g} s, "
                       f"ratio {results[-1]['ratio']:.2f}", highlight=False)  # fmt: skip
         args.out.write_text(json.dumps(merged(args.out, results[-1:]), indent=1) + "\n")

@@ -29,7 +29,7 @@ PARTS = {
 
 
 def timed(function: Callable[..., Any], part: str, spent: dict[str, float]) -> Callable[..., Any]:
-    """Return a function that also counts its seconds."""
+    """Wrap a function so that its seconds are added up."""
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         started = time.perf_counter()
@@ -42,7 +42,7 @@ def timed(function: Callable[..., Any], part: str, spent: dict[str, float]) -> C
 
 
 def shares(preset: str, source: Source | None) -> dict[str, float]:
-    """Run a preset; return the seconds of its parts and of the whole after the first look at the data."""
+    """Run a preset; return the seconds of its parts and of the whole run without loading the data."""
     raw = merge(load_raw(preset), [("source", "custom")] if source else [])
     experiment = Experiment(resolve(raw), source)
     spent = dict.fromkeys(PARTS, 0.0)
@@ -60,7 +60,7 @@ def shares(preset: str, source: Source | None) -> dict[str, float]:
 
 
 def images(classes: int = 10, train: int = 5000, test: int = 1000) -> Source:
-    """Return random images in CIFAR-10's numbers and shape."""
+    """Return random images with CIFAR-10's shape and counts."""
 
     def half(count: int) -> tuple[Tensor, Tensor]:
         y = torch.arange(classes).repeat(count)

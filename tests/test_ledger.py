@@ -11,19 +11,21 @@ import pytest
 
 from cflag.cli import main
 from cflag.paper.campaigns import CAMPAIGNS, SEEDS, find
-from cflag.paper.claims import CLAIMS, Claim, Finding, Measured, Verdict, from_spread, over_seeds, overall
+from cflag.paper.claims import CLAIMS, Claim, Judgement, Measured, Verdict, from_spread, over_seeds, overall
 from cflag.paper.ledger import make_ledger
-from cflag.paper.summary import Entry, Summary, printed
+from cflag.paper.summary import CellResult, Summary, printed
 
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-def entry(group: str, method: str, accuracy: tuple[float, float | None], at: float | None = None, **more: Any) -> Entry:
+def entry(
+    group: str, method: str, accuracy: tuple[float, float | None], at: float | None = None, **more: Any
+) -> CellResult:
     values: dict[str, Any] = {"seeds": list(SEEDS), "forgetting": (5.0, 1.0), **more}
-    return Entry(group, method, at, accuracy=accuracy, **values)
+    return CellResult(group, method, at, accuracy=accuracy, **values)
 
 
-def summary(campaign: str, *entries: Entry, scale: str = "lite") -> Summary:
+def summary(campaign: str, *entries: CellResult, scale: str = "lite") -> Summary:
     return Summary(campaign, scale, f"cflag reproduce {campaign}", "2025-05-03", "abc1234", list(entries))
 
 
@@ -40,7 +42,7 @@ def as_printed(campaign: str) -> Summary:
 def judged(says: str, over: Summary) -> dict[str, Verdict]:
     (claim,) = (c for c in CLAIMS if c.says.startswith(says))
     assert claim.campaign == over.campaign
-    return {finding.part: finding.verdict for finding in claim.judge(over)}
+    return {judgement.part: judgement.verdict for judgement in claim.judge(over)}
 
 
 # --- differences and their errors ------------------------------------------------------------------------
@@ -75,7 +77,7 @@ def test_one_seed_decides_nothing() -> None:
 
 
 def test_a_claim_fails_with_one_part_and_holds_with_all() -> None:
-    yes, doubt, no = (Finding("", verdict, "") for verdict in ("yes", "open", "no"))
+    yes, doubt, no = (Judgement("", verdict, "") for verdict in ("yes", "open", "no"))
     assert overall([yes, yes]) == "yes"
     assert overall([yes, doubt]) == "open"
     assert overall([yes, doubt, no]) == "no"
@@ -132,7 +134,7 @@ def test_consistent_means_three_points_and_no_more() -> None:
 
 def test_half_a_sweep_is_not_judged() -> None:
     half = sweep("figure-memory-size", "cifar10-iid", (100.0, 60.0), (300.0, 70.0))
-    missing = Entry("cifar10-iid", "cflag", 600.0, [], None, None)
+    missing = CellResult("cifar10-iid", "cflag", 600.0, [], None, None)
     assert judged("A larger memory", half) == {"cifar10-iid": "yes"}
     assert judged("A larger memory", replace(half, entries=[*half.entries, missing])) == {}
 
@@ -178,9 +180,9 @@ def test_every_claim_is_about_a_campaign_that_can_judge_it(claim: Claim) -> None
         for cell in campaign.cells
         for method in cell.methods
     ]
-    findings = claim.judge(summary(claim.campaign, *entries))
-    assert findings
-    assert {f.verdict for f in findings} <= {"open", "yes"}, "equal numbers contradict nothing"
+    judgements = claim.judge(summary(claim.campaign, *entries))
+    assert judgements
+    assert {f.verdict for f in judgements} <= {"open", "yes"}, "equal numbers contradict nothing"
     assert not claim.judge(summary(claim.campaign))
 
 
@@ -195,7 +197,7 @@ def kept(folder: Path, *summaries: Summary) -> Path:
     return folder
 
 
-def table() -> tuple[Entry, ...]:
+def table() -> tuple[CellResult, ...]:
     return (
         entry("cifar10", "finetune", (60.0, 2.0), paper_accuracy=(72.6, 1.0), gradients=40.0, megabytes=100.0),
         entry("cifar10", "replay", (82.0, 1.0), paper_accuracy=(84.0, 10.0), slip="it cannot be"),

@@ -31,7 +31,7 @@ from cflag.loggers.attach import Careful
 from cflag.loggers.base import scalars
 from cflag.loggers.mlflow import MlflowLogger, own_store
 from cflag.loggers.tensorboard import TensorBoardLogger
-from cflag.paper.reproduce import logged
+from cflag.paper.reproduce import with_loggers
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder, runs_in
 from tests.support.crashes import Crash
@@ -370,8 +370,8 @@ def test_a_campaigns_runs_are_logged_also_those_begun_without(tmp_path: Path) ->
     config = resolve(merge(load_raw("digits"), QUICK.items()))
     jobs = [Job(tmp_path / name, config) for name in ("one", "two")]
     prepare(jobs[:1])
-    assert logged(jobs, "")[0].config.log == ""
-    prepare(logged(jobs, "tensorboard"))
+    assert with_loggers(jobs, "")[0].config.log == ""
+    prepare(with_loggers(jobs, "tensorboard"))
     assert [RunFolder(job.folder).config().log for job in jobs] == ["tensorboard", "tensorboard"]
     prepare(jobs)  # repeated without: what is logged stays so
     assert RunFolder(tmp_path / "one").config() == replace(config, log="tensorboard")

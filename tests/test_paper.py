@@ -11,13 +11,13 @@ import pytest
 
 from cflag import registry
 from cflag.cli import main
-from cflag.config import load_raw, merge
+from cflag.config import load_raw, merge, resolve
 from cflag.errors import UserError
 from cflag.paper import campaigns
 from cflag.paper.campaigns import CAMPAIGNS, SCALES, SEEDS, Campaign, Cell, chosen, find
 from cflag.paper.present import as_markdown, draw, shown
-from cflag.paper.reproduce import estimate
-from cflag.paper.summary import Entry, Summary, printed, summarise
+from cflag.paper.reproduce import _gradients, _synthesis, estimate
+from cflag.paper.summary import CellResult, Summary, printed, summarise
 from cflag.presets import preset_names
 from cflag.results.result import Result
 
@@ -165,6 +165,24 @@ def test_a_dry_run_says_what_it_would_take_and_runs_nothing(
     assert plan.disk_mb > 0
 
 
+@pytest.mark.parametrize(("batch", "samples", "each"), [(1, 5, 1), (5000, 7, 7)])
+def test_targets_clients_also_compute_on_synthetic_samples(batch: int, samples: int, each: int) -> None:
+    """From the second task on a step has as many synthetic samples as real ones, but no more than there are.
+
+    By hand: 2 of 3 tasks x 4 rounds x 3 clients x E = 5 steps x `each` samples on top of what finetune computes; with
+    mini-batches of one, finetune computes 3 tasks x 4 rounds x 3 clients x 5 steps x 1 sample = 180.
+    """
+    raw = merge(load_raw("digits"), {"tasks": 3, "rounds": 4, "clients": 3, "steps": 5, "batch": batch}.items())
+    plain = resolve(merge(raw, [("method", "finetune")]))
+    target = resolve(merge(raw, [("method", "target"), ("target.samples", samples)]))
+    assert _gradients(target) - _gradients(plain) == pytest.approx(2 * 4 * 3 * 5 * each)
+    if batch == 1:
+        assert _gradients(plain) == pytest.approx(180)
+    # The server: 2 tasks, each sample 2 x 30 times for the generator and 20 times for the student.
+    assert _synthesis(target) == 2 * samples * 80
+    assert _synthesis(plain) == 0
+
+
 def test_so_far_shows_what_is_finished_and_runs_nothing(
     small: Campaign, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,7 +205,7 @@ def test_a_sum_up_of_half_a_campaign(small: Campaign, tmp_path: Path) -> None:
 def test_figures_of_every_kind_are_drawn() -> None:
     at = {"tasks": None, "sweep": 5.0, "gamma": 0.1}
     for kind, value in at.items():
-        entries = [Entry("cifar10", method, value, [1], (80.0, 1.0), (2.0, 0.5), (85.0, 2.0), (1.0, 0.1),
+        entries = [CellResult("cifar10", method, value, [1], (80.0, 1.0), (2.0, 0.5), (85.0, 2.0), (1.0, 0.1),
                          accuracies=[80.0], forgettings=[2.0], after_tasks=[[90.0, 80.0]], gamma=[None, 0.5, 0.2])
                    for method in ("cflag", "ewc")]  # fmt: skip
         summary = Summary("x", "lite", "", "", "", entries)
@@ -196,9 +214,9 @@ def test_figures_of_every_kind_are_drawn() -> None:
 
 
 def test_a_sweep_is_drawn_over_the_seeds_that_all_its_points_have() -> None:
-    three = Entry("g", "cflag", 5.0, [1, 2, 3], (60.0, 9.0), (0.0, 0.0), accuracies=[10.0, 70.0, 100.0],
+    three = CellResult("g", "cflag", 5.0, [1, 2, 3], (60.0, 9.0), (0.0, 0.0), accuracies=[10.0, 70.0, 100.0],
                   forgettings=[0.0] * 3)  # fmt: skip
-    one = Entry("g", "cflag", 10.0, [2], (71.0, None), (0.0, None), accuracies=[71.0], forgettings=[0.0])
+    one = CellResult("g", "cflag", 10.0, [2], (71.0, None), (0.0, None), accuracies=[71.0], forgettings=[0.0])
     figure = draw(Campaign("x", "X", "sweep", (), "clients"), Summary("x", "lite", "", "", "", [three, one]))
     assert figure.axes[0].lines[0].get_ydata() == pytest.approx([70.0, 71.0])
 

@@ -26,19 +26,20 @@ from cflag.learning.rates import RateRule
 from cflag.learning.smoothness import POWER, from_shares, share_of
 from cflag.methods.cflag import CFlag
 from cflag.theory.checks import Check
-from cflag.theory.findings import FINDINGS, parabolas
+from cflag.theory.counterexamples import COUNTER_EXAMPLES, parabolas
 from cflag.theory.lab import RateStudy, investigate, plans
 from cflag.theory.problems import FAMILIES, Problem, Shape, make_problem
+from cflag.theory.round import Trajectory, square
 from cflag.theory.statements import STATEMENTS, judge, statement_named
-from cflag.theory.trajectory import Plan, Trajectory, follow, square
+from cflag.theory.trajectory import Plan, follow
 
 SMALL = Shape(clients=2, past=4, current=3, features=3)
 
 
 def failing(trajectories: list[Trajectory]) -> dict[str, Check]:
     """Return the statements that fail, with their first failure."""
-    verdicts = [judge(statement, trajectories) for statement in STATEMENTS]
-    return {v.statement.name: v.failures[0] for v in verdicts if v.failures}
+    results = [judge(statement, trajectories) for statement in STATEMENTS]
+    return {r.statement.name: r.failures[0] for r in results if r.failures}
 
 
 # Problems -------------------------------------------------------------------------------------------------------------
@@ -182,8 +183,8 @@ def test_no_statement_is_violated(
 def test_every_statement_is_checked_on_every_problem(name: str) -> None:
     """A statement whose assumptions are never met would hold whatever the algorithm did."""
     found = investigate(name, seed=1, rounds=3, horizons=(2, 4))
-    assert {v.statement.name for v in found.verdicts if not v.checked} <= {"Lemma 6"}  # interference may not happen
-    assert not any(v.failures for v in found.verdicts)
+    assert {r.statement.name for r in found.results if not r.checked} <= {"Lemma 6"}  # interference may not happen
+    assert not any(r.failures for r in found.results)
 
 
 def test_a_check_fails_when_the_left_side_is_larger() -> None:
@@ -215,6 +216,12 @@ MUTANTS = {
         "return TABLES.setdefault(self.components.client.number, self.components.table())",
         {"Eq. (5), first v", "S. gradient error"},
     ),
+    "a delayed gradient that is never refreshed": (
+        Delayed, "path", "alpha=self.components.weights[j]", "alpha=0", {"Eq. (5), later v"},
+    ),
+    "a refresh with the wrong sign": (
+        Delayed, "path", "alpha=self.components.weights[j]", "alpha=-self.components.weights[j]", {"Eq. (5), later v"},
+    ),
     "a_i scaled by β": (
         CFlag, "local_steps", "            a += v  #", "            a += beta * v  #", {"Line 12, server step"},
     ),
@@ -228,35 +235,24 @@ MUTANTS = {
 }  # fmt: skip
 
 
-FURTHER = {
-    "a delayed gradient that is never refreshed": (
-        Delayed, "path", "alpha=self.components.weights[j]", "alpha=0", "off", "Eq. (5), later v",
-    ),
-    "a refresh with the wrong sign": (
-        Delayed, "path", "alpha=self.components.weights[j]", "alpha=-self.components.weights[j]", "off",
-        "Eq. (5), later v",
-    ),
-    "a rate between the best and the plain one": (
-        RateRule, "adapt", "beta = best or self.beta", "beta = (best + self.beta) / 2", "worst",
-        "Table 1, adaptive rates",
-    ),
+RATES = {
+    "a rate between the best and the plain one": ("beta = best or self.beta", "beta = (best + self.beta) / 2", "worst"),
     "a correction of α that is too small": (
-        RateRule, "adapt", "self.beta * _ratio(overlap.inner", "0.1 * self.beta * _ratio(overlap.inner", "average",
-        "Table 1, adaptive rates",
+        "self.beta * _ratio(overlap.inner", "0.1 * self.beta * _ratio(overlap.inner", "average",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FURTHER)
-def test_the_laboratory_notices_wrong_gradients_and_rates(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner, function, right, wrong, adapt, noticed_by = FURTHER[name]
+@pytest.mark.parametrize("name", RATES)
+def test_the_laboratory_notices_wrong_rates(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong, adapt = RATES[name]
     problem = make_problem("quadratic", 4, Shape(spread=5.0))
     L = problem.smoothness
     plan = Plan(4, 1 / (12 * L * 5), 1 / (12 * L * 5), adapt=adapt)  # type: ignore[arg-type]
     assert failing([follow(problem, plan)]) == {}
-    mutant = mutated(sys.modules[owner.__module__], right, wrong, monkeypatch)
-    monkeypatch.setattr(owner, function, vars(getattr(mutant, owner.__name__))[function])
-    assert noticed_by in failing([follow(problem, plan)])
+    mutant = mutated(sys.modules[RateRule.__module__], right, wrong, monkeypatch)
+    monkeypatch.setattr(RateRule, "adapt", vars(mutant.RateRule)["adapt"])
+    assert "Table 1, adaptive rates" in failing([follow(problem, plan)])
 
 
 def mutated(original: ModuleType, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -265,8 +261,9 @@ def mutated(original: ModuleType, right: str, wrong: str, monkeypatch: pytest.Mo
     assert source.count(right) == 1
     mutant = ModuleType("mutant")
     monkeypatch.setitem(sys.modules, "mutant", mutant)
-    monkeypatch.setattr(registry, "register", lambda *_: lambda thing: thing)
-    exec(compile(source.replace(right, wrong), "mutant", "exec"), vars(mutant))
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "register", lambda *_: lambda part: part)  # the mutant is no second method
+        exec(compile(source.replace(right, wrong), "mutant", "exec"), vars(mutant))
     return mutant
 
 
@@ -283,7 +280,7 @@ def test_the_laboratory_notices_a_careless_edit(name: str, monkeypatch: pytest.M
     assert noticed_by <= set(failing([follow(problem, plan)]))
 
 
-# Findings -------------------------------------------------------------------------------------------------------------
+# Counter-examples -----------------------------------------------------------------------------------------------------
 
 BETA_2 = 1.01 / 1.0001 / 3
 GAMMA = 0.5 * (0.8 / 60) ** 2 + 0.08 / 60
@@ -317,12 +314,12 @@ BY_HAND: dict[str, tuple[float | None, float | None]] = {
 }
 
 
-@pytest.mark.parametrize("finding", FINDINGS, ids=lambda finding: finding.name)
-def test_a_printed_statement_is_refuted(finding: Any) -> None:
-    check = finding.sides()
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=lambda example: example.name)
+def test_a_printed_statement_is_refuted(example: Any) -> None:
+    check = example.sides()
     assert not check.holds
-    assert statement_named(finding.instead)
-    left, right = BY_HAND[finding.name]
+    assert statement_named(example.instead)
+    left, right = BY_HAND[example.name]
     if left is not None:
         assert check.left == pytest.approx(left)
     if right is not None:
@@ -430,7 +427,7 @@ def test_the_command_writes_tables_figures_and_json(tmp_path: Path, capsys: pyte
     found = json.loads(numbers.read_text())
     assert [p["name"] for p in found["problems"]] == ["sigmoid"]
     assert all(s["verdict"] in ("holds", "not met") for s in found["statements"])
-    assert all(not f["holds"] for f in found["findings"])
+    assert all(not f["holds"] for f in found["counter_examples"])
     assert found["problems"][0]["rates"]["T"] == [3, 6]
     assert main(command) == 2
     assert "already exists" in capsys.readouterr().err

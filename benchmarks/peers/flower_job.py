@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.contest import Turns, tree_peak_mb
-from benchmarks.jobs import BATCH, JOBS, Job
+from benchmarks.workloads import BATCH, WORKLOADS, Workload
 
 # Flower and Ray look at these when they are imported.
 os.environ |= {
@@ -38,17 +38,17 @@ client = ClientApp()
 class Trainer:
     """What an actor's process keeps between rounds: the model, and all data as normalised floats."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, workload: Workload) -> None:
         torch.set_num_threads(1)
-        self.job = job
-        self.x, self.y = job.floats()
-        self.model = job.plain_network()
+        self.workload = workload
+        self.x, self.y = workload.floats()
+        self.model = workload.plain_network()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
 
     def train(self, number: int) -> None:
         """One client's local epochs."""
-        for _ in range(self.job.epochs):
-            order = torch.randperm(self.job.samples) + number * self.job.samples
+        for _ in range(self.workload.epochs):
+            order = torch.randperm(self.workload.samples) + number * self.workload.samples
             for batch in order.split(BATCH):
                 self.optimizer.zero_grad()
                 F.cross_entropy(self.model(self.x[batch]), self.y[batch]).backward()
@@ -58,18 +58,18 @@ class Trainer:
 @cache
 def trainer(name: str) -> Trainer:
     """Return this process's trainer, made when it is first asked for."""
-    return Trainer(JOBS[name])
+    return Trainer(WORKLOADS[name])
 
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
     """Train from the global model and reply with what came of it."""
-    mine = trainer(message.content["config"]["job"])
+    mine = trainer(message.content["config"]["workload"])
     mine.model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     mine.train(context.node_config["partition-id"])
     reply = {
         "arrays": ArrayRecord(mine.model.state_dict()),
-        "metrics": MetricRecord({"num-examples": mine.job.samples}),
+        "metrics": MetricRecord({"num-examples": mine.workload.samples}),
     }
     return Message(RecordDict(reply), reply_to=message)
 
@@ -77,11 +77,11 @@ def train(message: Message, context: Context) -> Message:
 class Server:
     """The global model, and how a round changes it."""
 
-    def __init__(self, job: Job, grid: Grid) -> None:
-        self.job, self.grid = job, grid
-        self.config = ConfigRecord({"job": job.name})
-        self.model = job.plain_network().state_dict()
-        while len(nodes := list(grid.get_node_ids())) < job.clients:  # they appear one by one
+    def __init__(self, workload: Workload, grid: Grid) -> None:
+        self.workload, self.grid = workload, grid
+        self.config = ConfigRecord({"workload": workload.name})
+        self.model = workload.plain_network().state_dict()
+        while len(nodes := list(grid.get_node_ids())) < workload.clients:  # they appear one by one
             time.sleep(0.01)
         self.nodes = nodes
 
@@ -111,13 +111,13 @@ def add(total: dict[str, Tensor], model: dict[str, Tensor], weight: float) -> No
 
 
 def main(name: str) -> None:
-    """Serve rounds from inside Flower's server."""
-    job, server, turns = JOBS[name], ServerApp(), Turns(tree_peak_mb)
+    """Do rounds from inside Flower's server."""
+    workload, server, turns = WORKLOADS[name], ServerApp(), Turns(tree_peak_mb)
 
     @server.main()
     def rounds(grid: Grid, context: Context) -> None:
         torch.set_num_threads(1)  # the cores are the clients'
-        state = Server(job, grid)
+        state = Server(workload, grid)
         state.round()
         while turns.another():
             state.round()
@@ -128,7 +128,7 @@ def main(name: str) -> None:
             "init_args": {"num_cpus": 2, "include_dashboard": False, "_temp_dir": folder},
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         }
-        run_simulation(server, client, num_supernodes=job.clients, backend_config=resources)
+        run_simulation(server, client, num_supernodes=workload.clients, backend_config=resources)
 
 
 if __name__ == "__main__":

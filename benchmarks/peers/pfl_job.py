@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.contest import Turns, tree_peak_mb
-from benchmarks.jobs import BATCH, JOBS, Job
+from benchmarks.workloads import BATCH, WORKLOADS, Workload
 
 
 class Client(Dataset):
@@ -48,10 +48,10 @@ class Everybody(FederatedDatasetBase):
     pfl's own sampler repeats some and forgets others where the clients do not come out even between the workers.
     """
 
-    def __init__(self, job: Job, rank: int, workers: int) -> None:
+    def __init__(self, workload: Workload, rank: int, workers: int) -> None:
         super().__init__()
-        x, y = job.floats()
-        pairs = list(zip(x.split(job.samples), y.split(job.samples), strict=True))
+        x, y = workload.floats()
+        pairs = list(zip(x.split(workload.samples), y.split(workload.samples), strict=True))
         self.mine = [Client(pair, user_id=str(number)) for number, pair in enumerate(pairs)][rank::workers]
 
     def __next__(self) -> tuple[Client, int]:
@@ -65,11 +65,11 @@ class Everybody(FederatedDatasetBase):
 
 
 class Network(nn.Module):
-    """The job's model as pfl wants it, with a loss of its own."""
+    """The workload's model as pfl wants it, with a loss of its own."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, workload: Workload) -> None:
         super().__init__()
-        self.network = job.plain_network()
+        self.network = workload.plain_network()
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Return what is minimised."""
@@ -105,7 +105,7 @@ def second(name: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def train(job: Job, another: Callable[[], bool]) -> None:
+def train(workload: Workload, another: Callable[[], bool]) -> None:
     """Let pfl do rounds for as long as there is another."""
     # Here, since workers find each other at this import.
     from pfl.aggregate.simulate import SimulatedBackend
@@ -113,21 +113,21 @@ def train(job: Job, another: Callable[[], bool]) -> None:
     from pfl.model.pytorch import PyTorchModel
 
     np.random.seed(0)  # workers have to draw the same seeds
-    network = Network(job)
+    network = Network(workload)
     torch.manual_seed(distributed.global_rank)
     # A step of 1 along the mean of the clients' changes replaces the model by the mean of theirs.
     model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
-    data = Everybody(job, distributed.global_rank, distributed.world_size)
+    data = Everybody(workload, distributed.global_rank, distributed.world_size)
     FederatedAveraging().run(
         NNAlgorithmParams(
             central_num_iterations=sys.maxsize,
             evaluation_frequency=sys.maxsize,
-            train_cohort_size=job.clients,
+            train_cohort_size=workload.clients,
             val_cohort_size=0,
         ),
         SimulatedBackend(training_data=data, val_data=data),
         model,
-        NNTrainHyperParams(local_batch_size=BATCH, local_num_epochs=job.epochs, local_learning_rate=0.01),
+        NNTrainHyperParams(local_batch_size=BATCH, local_num_epochs=workload.epochs, local_learning_rate=0.01),
         NNEvalHyperParams(local_batch_size=None),
         callbacks=[Wait(another)],
         send_metrics_to_platform=False,
@@ -137,14 +137,14 @@ def train(job: Job, another: Callable[[], bool]) -> None:
 
 
 def main(name: str, way: str = "processes") -> None:
-    """Serve rounds in one of the ways."""
-    job = JOBS[name]
+    """Do rounds in one of the ways."""
+    workload = WORKLOADS[name]
     torch.set_num_threads(2 if way == "threads" else 1)
     turns = Turns(tree_peak_mb, way=way)
     if way == "threads":
-        train(job, turns.another)
+        train(workload, turns.another)
     elif os.environ.get("PFL_WORKER_RANK") == "1":
-        train(job, lambda: bool(sys.stdin.readline()))
+        train(workload, lambda: bool(sys.stdin.readline()))
     else:
         follower = second(name)
 
@@ -157,7 +157,7 @@ def main(name: str, way: str = "processes") -> None:
                 follower.stdin.close()
             return more
 
-        train(job, another)
+        train(workload, another)
         follower.wait()
 
 

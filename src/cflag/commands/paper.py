@@ -79,7 +79,7 @@ def add_theory(commands: Commands) -> None:
 def _reproduce(args: argparse.Namespace) -> None:
     from cflag.paper.campaigns import CAMPAIGNS, chosen, find
     from cflag.paper.present import as_text, write
-    from cflag.paper.reproduce import carry_out, default_out, logged
+    from cflag.paper.reproduce import carry_out, default_out, with_loggers
     from cflag.paper.summary import summarise
     from cflag.results.display import Overview, PatientConsole
 
@@ -92,7 +92,7 @@ def _reproduce(args: argparse.Namespace) -> None:
     campaigns = list(CAMPAIGNS.values()) if args.name == "all" else [find(args.name)]
     campaigns = [chosen(campaign, methods, sources) for campaign in campaigns]
     out = args.out or default_out(args.scale)
-    jobs = logged(list(dict.fromkeys(job for c in campaigns for job in c.jobs(args.scale, seeds, out))), args.log)
+    jobs = with_loggers(list(dict.fromkeys(job for c in campaigns for job in c.jobs(args.scale, seeds, out))), args.log)
     if args.dry_run:
         _estimate(console, campaigns, jobs, at_once, out)
         return

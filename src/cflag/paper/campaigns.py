@@ -7,7 +7,7 @@ that two campaigns share are run once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,7 +88,6 @@ class Campaign:
     kind: Literal["table", "tasks", "sweep", "gamma"]
     cells: tuple[Cell, ...]
     axis: str = ""
-    note: str = field(default="", compare=False)
 
     def jobs(self, scale: Scale, seeds: Sequence[int], out: Path) -> list[Job]:
         """Return all runs, each once."""

@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from cflag.paper.campaigns import NAMES
-from cflag.paper.summary import Entry, Spread, Summary
+from cflag.paper.summary import CellResult, Spread, Summary
 
 Verdict = Literal["yes", "open", "no"]
 ERRORS = 2.0
@@ -24,7 +24,7 @@ CONSISTENT = 3.0
 
 
 @dataclass(frozen=True)
-class Finding:
+class Judgement:
     """What our runs say about one part of a claim."""
 
     part: str
@@ -38,7 +38,7 @@ class Claim:
 
     campaign: str
     says: str
-    judge: Callable[[Summary], list[Finding]]
+    judge: Callable[[Summary], list[Judgement]]
 
 
 # --- differences and their errors ------------------------------------------------------------------------
@@ -83,9 +83,9 @@ def from_spread(spread: Spread, seeds: int) -> Measured:
     return Measured(mean, None if deviation is None else deviation / sqrt(seeds))
 
 
-def overall(findings: Sequence[Finding]) -> Verdict | None:
+def overall(judgements: Sequence[Judgement]) -> Verdict | None:
     """A claim holds where all its parts do, and fails where one fails; None where nothing was run."""
-    verdicts = {finding.verdict for finding in findings}
+    verdicts = {judgement.verdict for judgement in judgements}
     if not verdicts:
         return None
     return "no" if "no" in verdicts else "open" if "open" in verdicts else "yes"
@@ -94,20 +94,20 @@ def overall(findings: Sequence[Finding]) -> Verdict | None:
 # --- judges ----------------------------------------------------------------------------------------------
 
 
-def _groups(summary: Summary) -> dict[str, list[Entry]]:
-    groups: dict[str, list[Entry]] = {}
+def _groups(summary: Summary) -> dict[str, list[CellResult]]:
+    groups: dict[str, list[CellResult]] = {}
     for entry in summary.entries:
         groups.setdefault(entry.group, []).append(entry)
     return groups
 
 
-def _accuracy(entry: Entry) -> Measured:
+def _accuracy(entry: CellResult) -> Measured:
     if entry.accuracies:
         return over_seeds(dict(zip(entry.seeds, entry.accuracies, strict=True)))
     return from_spread(entry.accuracy or (0.0, None), len(entry.seeds))
 
 
-def _kept(entry: Entry) -> Measured:
+def _kept(entry: CellResult) -> Measured:
     """Return what was not forgotten, as a number that is better when it is larger."""
     if entry.forgettings:
         return over_seeds({seed: -value for seed, value in zip(entry.seeds, entry.forgettings, strict=True)})
@@ -115,7 +115,9 @@ def _kept(entry: Entry) -> Measured:
     return from_spread((-mean, deviation), len(entry.seeds))
 
 
-def _against_best(entries: Sequence[Entry], hero: str, by: Callable[[Entry], Measured], part: str) -> list[Finding]:
+def _against_best(
+    entries: Sequence[CellResult], hero: str, by: Callable[[CellResult], Measured], part: str
+) -> list[Judgement]:
     """Compare one method with the best of the others."""
     there = [e for e in entries if e.accuracy]
     mine = [e for e in there if e.method == hero]
@@ -125,24 +127,26 @@ def _against_best(entries: Sequence[Entry], hero: str, by: Callable[[Entry], Mea
     rival = max(others, key=lambda e: by(e).mean)
     lead = by(mine[0]).minus(by(rival))
     return [
-        Finding(part, lead.above_zero(), f"{lead} points to the best other, {NAMES.get(rival.method, rival.method)}")
+        Judgement(part, lead.above_zero(), f"{lead} points to the best other, {NAMES.get(rival.method, rival.method)}")
     ]
 
 
-def _leads(by: Callable[[Entry], Measured], hero: str = "cflag", only: str = "") -> Callable[[Summary], list[Finding]]:
-    def judge(summary: Summary) -> list[Finding]:
+def _leads(
+    by: Callable[[CellResult], Measured], hero: str = "cflag", only: str = ""
+) -> Callable[[Summary], list[Judgement]]:
+    def judge(summary: Summary) -> list[Judgement]:
         return [
-            finding
+            judgement
             for group, entries in _groups(summary).items()
             if not only or group == only
-            for finding in _against_best(entries, hero, by, group)
+            for judgement in _against_best(entries, hero, by, group)
         ]
 
     return judge
 
 
-def _leads_after_each_task(summary: Summary) -> list[Finding]:
-    findings = []
+def _leads_after_each_task(summary: Summary) -> list[Judgement]:
+    judgements = []
     for group, entries in _groups(summary).items():
         stages = max(len((e.after_tasks or [[]])[0]) for e in entries)
         parts = [f for k in range(1, stages) for f in _against_best(entries, "cflag", _after(k), group)]
@@ -151,24 +155,26 @@ def _leads_after_each_task(summary: Summary) -> list[Finding]:
         verdict = overall(parts)
         if verdict:
             evidence = f"of {len(parts)} stages clearly ahead in {ahead}, clearly behind in {behind}"
-            findings.append(Finding(group, verdict, evidence))
-    return findings
+            judgements.append(Judgement(group, verdict, evidence))
+    return judgements
 
 
-def _after(stage: int) -> Callable[[Entry], Measured]:
+def _after(stage: int) -> Callable[[CellResult], Measured]:
     return lambda e: over_seeds({seed: row[stage] for seed, row in zip(e.seeds, e.after_tasks or [], strict=True)})
 
 
-def _leads_at_every_zeta(summary: Summary) -> list[Finding]:
+def _leads_at_every_zeta(summary: Summary) -> list[Judgement]:
     return [
-        finding
+        judgement
         for group, entries in _groups(summary).items()
         for zeta in sorted({e.at for e in entries if e.at is not None})
-        for finding in _against_best([e for e in entries if e.at == zeta], "cflag", _accuracy, f"{group}, ζ = {zeta:g}")
+        for judgement in _against_best(
+            [e for e in entries if e.at == zeta], "cflag", _accuracy, f"{group}, ζ = {zeta:g}"
+        )
     ]
 
 
-def _gamma_varies_more_iid(summary: Summary) -> list[Finding]:
+def _gamma_varies_more_iid(summary: Summary) -> list[Judgement]:
     by_zeta = {e.at: e for e in summary.entries if e.gamma_variation}
     if len(by_zeta) < 2:
         return []
@@ -176,10 +182,10 @@ def _gamma_varies_more_iid(summary: Summary) -> list[Finding]:
     spreads = [over_seeds(dict(zip(e.seeds, e.gamma_variation or [], strict=True))) for e in (most, least)]
     verdict = spreads[0].minus(spreads[1]).above_zero()
     told = [f"{spread.mean:.3f} at ζ = {e.at:g}" for spread, e in zip(spreads, (most, least), strict=True)]
-    return [Finding(most.group, verdict, f"standard deviation over rounds {', '.join(told)}")]
+    return [Judgement(most.group, verdict, f"standard deviation over rounds {', '.join(told)}")]
 
 
-def _ends(entries: Sequence[Entry], by: Callable[[Entry], Measured]) -> tuple[Measured, str] | None:
+def _ends(entries: Sequence[CellResult], by: Callable[[CellResult], Measured]) -> tuple[Measured, str] | None:
     """Return how a number changes from one end of a sweep to the other, and between which."""
     swept = sorted((e for e in entries if e.at is not None), key=lambda e: e.at or 0.0)
     if len(swept) < 2 or swept[0].accuracy is None or swept[-1].accuracy is None:
@@ -188,13 +194,13 @@ def _ends(entries: Sequence[Entry], by: Callable[[Entry], Measured]) -> tuple[Me
 
 
 def _along(
-    by: Callable[[Entry], Measured], verdict: Callable[[str, Measured], Verdict]
-) -> Callable[[Summary], list[Finding]]:
+    by: Callable[[CellResult], Measured], verdict: Callable[[str, Measured], Verdict]
+) -> Callable[[Summary], list[Judgement]]:
     """Judge how a number changes from one end of each group's sweep to the other."""
 
-    def judge(summary: Summary) -> list[Finding]:
+    def judge(summary: Summary) -> list[Judgement]:
         return [
-            Finding(group, verdict(group, ends[0]), f"{ends[0]} points {ends[1]}")
+            Judgement(group, verdict(group, ends[0]), f"{ends[0]} points {ends[1]}")
             for group, entries in _groups(summary).items()
             if (ends := _ends(entries, by))
         ]
@@ -217,15 +223,15 @@ def _consistent(group: str, change: Measured) -> Verdict:
     return "no" if change.above_zero() == "no" else "open"
 
 
-def _more_sensitive(summary: Summary) -> list[Finding]:
+def _more_sensitive(summary: Summary) -> list[Judgement]:
     """CIFAR100's accuracy changes more along the sweep than CIFAR10's."""
-    groups, findings = _groups(summary), []
+    groups, judgements = _groups(summary), []
     for setting in ("iid", "noniid"):
         small, large = (_ends(groups.get(f"{name}-{setting}", []), _accuracy) for name in ("cifar10", "cifar100"))
         if small and large:
             evidence = f"CIFAR100 {large[0]}, CIFAR10 {small[0]} points {small[1]}"
-            findings.append(Finding(setting, large[0].minus(small[0]).above_zero(), evidence))
-    return findings
+            judgements.append(Judgement(setting, large[0].minus(small[0]).above_zero(), evidence))
+    return judgements
 
 
 CLAIMS = (

@@ -17,7 +17,7 @@ from cflag.files import write_atomically
 from cflag.paper.campaigns import CAMPAIGNS, NAMES, SCALES, SEEDS, Campaign
 from cflag.paper.claims import CLAIMS, Claim, Verdict, overall
 from cflag.paper.present import shown
-from cflag.paper.summary import Entry, Spread, Summary, spread
+from cflag.paper.summary import CellResult, Spread, Summary, spread
 
 Ledger = dict[str, dict[str, Summary]]
 """Summaries by campaign and scale."""
@@ -149,11 +149,11 @@ def _claims(ledger: Ledger) -> str:
 def _verdict(claim: Claim, summary: Summary | None) -> str:
     if summary is None:
         return SIGNS[None]
-    findings = claim.judge(summary)
-    if len(findings) < 2:
-        return SIGNS[overall(findings)]
-    supported = sum(f.verdict == "yes" for f in findings)
-    return f"{SIGNS[overall(findings)]} ({supported} of {len(findings)})"
+    judgements = claim.judge(summary)
+    if len(judgements) < 2:
+        return SIGNS[overall(judgements)]
+    supported = sum(f.verdict == "yes" for f in judgements)
+    return f"{SIGNS[overall(judgements)]} ({supported} of {len(judgements)})"
 
 
 def _as_printed(by_scale: dict[str, Summary]) -> Summary | None:
@@ -161,7 +161,7 @@ def _as_printed(by_scale: dict[str, Summary]) -> Summary | None:
     if not by_scale:
         return None
     entries = [
-        Entry(e.group, e.method, e.at, list(SEEDS), e.paper_accuracy, e.paper_forgetting)
+        CellResult(e.group, e.method, e.at, list(SEEDS), e.paper_accuracy, e.paper_forgetting)
         for e in map(_any, _rows(by_scale))
     ]
     return replace(next(iter(by_scale.values())), entries=entries)
@@ -206,7 +206,7 @@ def _provenance(summary: Summary) -> str:
     return text + "".join(f"  - failed: {line}\n" for line in summary.failed)
 
 
-Row = dict[str, Entry]
+Row = dict[str, CellResult]
 """One method in one cell, by scale."""
 Column = tuple[str, Callable[[Row], str]]
 
@@ -220,7 +220,7 @@ def _rows(by_scale: dict[str, Summary]) -> list[Row]:
     return list(rows.values())
 
 
-def _any(row: Row) -> Entry:
+def _any(row: Row) -> CellResult:
     """Return an entry of a row, for what does not depend on the scale."""
     return next(iter(row.values()))
 
@@ -268,19 +268,19 @@ def _label(row: Row) -> str:
     return name if entry.at is None else f"{name}, {entry.at:g}"
 
 
-def _ours_accuracy(entry: Entry) -> str:
+def _ours_accuracy(entry: CellResult) -> str:
     return shown(entry.accuracy)
 
 
-def _ours_forgetting(entry: Entry) -> str:
+def _ours_forgetting(entry: CellResult) -> str:
     return shown(entry.forgetting)
 
 
-def _variation(entry: Entry) -> str:
+def _variation(entry: CellResult) -> str:
     return shown(spread(entry.gamma_variation or [], 5), 3)
 
 
-def _stage(k: int) -> Callable[[Entry], str]:
+def _stage(k: int) -> Callable[[CellResult], str]:
     return lambda entry: shown(spread([row[k] for row in entry.after_tasks or []]))
 
 
@@ -288,11 +288,11 @@ def _number(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}"
 
 
-def _at(scale: str, cell: Callable[[Entry], str]) -> Callable[[Row], str]:
+def _at(scale: str, cell: Callable[[CellResult], str]) -> Callable[[Row], str]:
     return lambda row: cell(row[scale]) if scale in row else NONE
 
 
-def _printed(pick: Callable[[Entry], Spread | None]) -> Callable[[Row], str]:
+def _printed(pick: Callable[[CellResult], Spread | None]) -> Callable[[Row], str]:
     def cell(row: Row) -> str:
         entry = _any(row)
         return shown(pick(entry)) + (" ‡" if entry.slip and pick(entry) else "")

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cflag.files import write_atomically, write_json
 from cflag.paper.campaigns import NAMES, Campaign
-from cflag.paper.summary import Entry, Spread, Summary, spread
+from cflag.paper.summary import CellResult, Spread, Summary, spread
 from cflag.results.figures import COLOURS, new_panels, save
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def shown(spread: Spread | None, digits: int = 1) -> str:
     return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
-Pick = Callable[[Entry], Spread | None]
+Pick = Callable[[CellResult], Spread | None]
 
 HEADS = ("", "", "Acc, paper", "Acc, ours", "Forget, paper", "Forget, ours", "seeds")
 
@@ -107,7 +107,7 @@ def _legend(figure: Figure) -> None:
                       frameon=False, fontsize=9)  # fmt: skip
 
 
-def _draw_tasks(axes: Axes, entries: Sequence[Entry]) -> None:
+def _draw_tasks(axes: Axes, entries: Sequence[CellResult]) -> None:
     for e in entries:
         if e.after_tasks:
             means = [fmean(column) for column in zip(*e.after_tasks, strict=True)]
@@ -117,7 +117,9 @@ def _draw_tasks(axes: Axes, entries: Sequence[Entry]) -> None:
     axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)")
 
 
-def _draw_sweep(axes: Axes, entries: Sequence[Entry], ours: Callable[[Entry], list[float]], theirs: Pick) -> None:
+def _draw_sweep(
+    axes: Axes, entries: Sequence[CellResult], ours: Callable[[CellResult], list[float]], theirs: Pick
+) -> None:
     """Draw a line a method, over the seeds that all its points have: others would bend it."""
     values = sorted({e.at for e in entries if e.at is not None})
     for method in dict.fromkeys(e.method for e in entries):
@@ -136,7 +138,7 @@ def _draw_sweep(axes: Axes, entries: Sequence[Entry], ours: Callable[[Entry], li
     axes.set_xticks(range(len(values)), [f"{v:g}" for v in values])
 
 
-def _draw_gamma(axes: Axes, entries: Sequence[Entry]) -> None:
+def _draw_gamma(axes: Axes, entries: Sequence[CellResult]) -> None:
     for k, e in enumerate(entries):
         points = [(t, v) for t, v in enumerate(e.gamma or [], 1) if v is not None]
         if points:

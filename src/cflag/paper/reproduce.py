@@ -1,4 +1,4 @@
-"""`cflag reproduce`: run what is behind a table or figure, as far as it is not there yet, and show it."""
+"""`cflag reproduce`: run what a table or figure needs and is not there yet; estimate beforehand what that takes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cflag.config import Config
 from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError
 from cflag.experiment import Experiment
+from cflag.learning.synthesis import SynthesisOptions
 from cflag.loggers.attach import require_loggers
 from cflag.process import one_thread, peak_mb
 from cflag.results.folder import RunFolder
@@ -22,7 +23,7 @@ FORWARD = 1 / 3
 
 
 def carry_out(jobs: Sequence[Job], at_once: int, watch: Callable[[Sequence[Job]], None]) -> dict[Path, str]:
-    """Run what is not finished; return which failed and why, in one line each: a campaign goes on without them."""
+    """Run what is not finished; return one line for each run that failed: a campaign goes on without it."""
     failed: dict[Path, str] = {}
     prepare(jobs)
 
@@ -33,15 +34,15 @@ def carry_out(jobs: Sequence[Job], at_once: int, watch: Callable[[Sequence[Job]]
     return failed
 
 
-def logged(jobs: Sequence[Job], log: str) -> list[Job]:
-    """Let the runs of a campaign be logged elsewhere, too."""
+def with_loggers(jobs: Sequence[Job], log: str) -> list[Job]:
+    """Return the runs with loggers attached."""
     require_loggers(log)
     return [replace(job, config=replace(job.config, log=log)) for job in jobs]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a campaign will take here."""
+    """What a campaign takes on this machine."""
 
     runs: int
     finished: int
@@ -53,21 +54,21 @@ class Estimate:
 def estimate(jobs: Sequence[Job], at_once: int) -> Estimate:
     """Estimate what is left of a campaign, by counting gradients and timing a few of them."""
     left = [job for job in jobs if not RunFolder(job.folder).finished]
-    began = [_seconds(job.config) * (1 - job.done() / job.rounds) for job in left]
+    seconds = [_seconds(job.config) * (1 - job.done() / job.rounds) for job in left]
     peak = peak_mb()
     disk = sum(_disk_mb(job.config) for job in left)
-    return Estimate(len(jobs), len(jobs) - len(left), sum(began) / max(1, at_once), disk, peak * at_once)
+    return Estimate(len(jobs), len(jobs) - len(left), sum(seconds) / max(1, at_once), disk, peak * at_once)
 
 
 def _seconds(config: Config) -> float:
     seconds, tests = _speed(_benchmark_of(config))
-    gradients = _gradients(replace(config, seed=0))
+    gradients = _gradients(replace(config, seed=0)) + _synthesis(config)
     each = config.rounds // config.eval_every + 1
     return seconds * (gradients + FORWARD * tests * each * config.tasks)
 
 
 def _benchmark_of(config: Config) -> Config:
-    """Return the config by which one gradient is timed: the model and data, whatever the method and the dealing."""
+    """Return the config that one gradient is timed with: same model and data, whatever the method and partition."""
     plain = Config()
     same = ("source", "model", "width", "norm", "stem", "image_size", "batch", "tasks", "samples_per_class",
             "test_per_class", "data_dir", "device", "optimizer")  # fmt: skip
@@ -98,11 +99,24 @@ def _speed(config: Config) -> tuple[float, int]:
 
 @cache
 def _gradients(config: Config) -> float:
-    """Count the gradient evaluations of a run; they do not depend on the model, so the smallest one will do."""
+    """Count the gradient evaluations of a run's clients; they do not depend on the model, so the smallest will do."""
     small = replace(config, model="mlp", width=1, workers=1, device="cpu")
-    if config.method == "target":  # its server trains a model, whatever the model; what clients compute is replay's
-        small = replace(small, method="finetune", settings=_settings("finetune"))
+    made = config.settings
+    if isinstance(made, SynthesisOptions):  # how well samples are made does not change how many clients compute on
+        small = replace(small, settings=replace(made, generator_steps=1, student_steps=1, batch=made.samples))
     return price(small, "gradients").of(config.rounds) * config.tasks
+
+
+def _synthesis(config: Config) -> float:
+    """Count the gradient evaluations with which a server makes samples: none but for TARGET.
+
+    Before each task but the first, every sample passes the teacher and the student once per generator step; then the
+    student learns from as many samples per student step. The generator itself is small and not counted.
+    """
+    made = config.settings
+    if not isinstance(made, SynthesisOptions):
+        return 0.0
+    return (config.tasks - 1) * made.samples * (2 * made.generator_steps + made.student_steps)
 
 
 def _disk_mb(config: Config) -> float:

@@ -21,7 +21,7 @@ Spread = tuple[float, float | None]
 
 
 @dataclass(frozen=True)
-class Entry:
+class CellResult:
     """One method in one cell: ours, and the paper's where it prints one."""
 
     group: str
@@ -60,7 +60,7 @@ class Summary:
     """The day on which its last run ended."""
     commit: str
     """The commits its runs were made with."""
-    entries: list[Entry]
+    entries: list[CellResult]
     failed: list[str] = field(default_factory=list)
     """Runs that could not be finished, and why."""
 
@@ -71,7 +71,7 @@ class Summary:
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Summary:
         """Take back what `to_dict` returned."""
-        entries = [Entry(**entry) for entry in raw["entries"]]
+        entries = [CellResult(**entry) for entry in raw["entries"]]
         return cls(**{**raw, "entries": entries})
 
 
@@ -95,10 +95,10 @@ def _last_day(results: Sequence[Result]) -> str:
     return datetime.fromtimestamp(max(ends), UTC).date().isoformat() if ends else ""
 
 
-def _entry(campaign: Campaign, cell: Cell, method: str, results: Sequence[Result]) -> Entry:
+def _entry(campaign: Campaign, cell: Cell, method: str, results: Sequence[Result]) -> CellResult:
     row = f"{cell.at:g}" if campaign.name == "table-clients" and cell.at else method
     paper = _printed_pair(printed().get(campaign.name, {}).get(cell.group, {}).get(row))
-    return Entry(
+    return CellResult(
         group=cell.group,
         method=method,
         at=cell.at,

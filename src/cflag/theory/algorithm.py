@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cflag.theory.checks import Check, Checks, identity, least_room, rounding
-from cflag.theory.trajectory import Round, Trajectory, square
+from cflag.theory.round import Round, Trajectory, square
 
 # What Algorithm 1 says ------------------------------------------------------------------------------------------------
 
@@ -30,19 +30,19 @@ def local_step(t: Round) -> Check:
 
 
 def start_gradient(t: Round) -> Check:
-    """Eq. (5) at k = 0: every component stands at x_t."""
+    """Eq. (5) at k = 0: every component's gradient is the one at x_t."""
     return identity((t.v[:, 0] - t.each_g).flatten(), t.each_g.flatten())
 
 
 def later_gradients(t: Round) -> Check:
-    """From the second step on, v changes by one component's gradient: here minus where it was visited last."""
+    """From the second step on, v changes by one component's gradient here minus that at its previous visit."""
     gaps = [replayed(t, i, list(rows)) for i, rows in enumerate(t.components)]
-    # Which component it was is found by trying; those that hardly change cannot be told apart to the last digits.
+    # Which component it was is found by trial; components that hardly change cannot be told apart exactly.
     return Check(float(torch.stack(gaps).max()), 0.0, 1e4 * float(t.v.norm()))
 
 
 def replayed(t: Round, i: int, components: list[Tensor]) -> Tensor:
-    """Return how far client i's delayed gradients are from the nearest that any order of visits could give."""
+    """Return how far client i's delayed gradients are from the closest ones that some order of visits gives."""
     sizes = torch.tensor([len(rows) for rows in components])
     weights = (sizes / sizes.sum()).to(t.v.dtype)
     owner = torch.repeat_interleave(torch.arange(len(components)), sizes)
@@ -77,7 +77,7 @@ def adaptive_rates(t: Round) -> Check:
 
 
 def reported_gamma(t: Round) -> Check:
-    """What a run writes down as Γ(t) is Γ(t)."""
+    """The Γ(t) that a run logs is Γ(t)."""
     L, beta, a = t.at.smoothness, t.at.beta, t.mean_a
     scale = beta * (L * beta * square(a) + float(t.m.norm() * a.norm()))
     return Check(abs(t.gamma() - t.logs["gamma"]), 0.0, 1e3 * scale)
@@ -104,12 +104,12 @@ def zero_bias(seen: Trajectory) -> Checks:
 
 
 def averaged_bias(t: Round) -> Check:
-    """The mean of the biases is no longer than the longest."""
+    """The mean of the biases is at most as long as the longest."""
     return Check(square(t.bias), float((t.each_bias**2).sum(1).max()))
 
 
 def memory_gradient(t: Round) -> Check:
-    """The mean of the memory gradients is no longer than the longest."""
+    """The mean of the memory gradients is at most as long as the longest."""
     return Check(float(t.m.norm()), float(t.each_m.norm(dim=1).max()))
 
 

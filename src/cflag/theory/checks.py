@@ -1,4 +1,4 @@
-"""What a check of a statement is made of: two sides, assumptions, and room for rounding."""
+"""The building blocks of a check: two sides, a tolerance for rounding, and assumptions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from math import isfinite, nan
 
 from torch import Tensor
 
-from cflag.theory.trajectory import Round, Trajectory
+from cflag.theory.round import Round, Trajectory
 
 
 @dataclass(frozen=True)
 class Check:
-    """One instance of left ≤ right; `scale` is the size of the terms they were computed from, for rounding."""
+    """One instance of left ≤ right; `scale` is the size of the terms behind it, which sets the rounding tolerance."""
 
     left: float
     right: float
@@ -41,26 +41,26 @@ Checks = Iterator[Check | None]
 
 
 def identity(gap: Tensor, *parts: Tensor) -> Check:
-    """Two ways to write the same vector: their difference is rounding."""
+    """Check that two expressions of one vector agree: their gap is only rounding."""
     return Check(float(gap.norm()), 0.0, sum(float(part.norm()) for part in parts) * 100)
 
 
 def least_room(left: Tensor, right: Tensor, scale: float) -> Check:
-    """Of many inequalities, the one with the least room for its size."""
+    """Return the tightest of many inequalities, relative to its right side."""
     room = (right - left) / right.clamp(min=1e-300)
     k = int(room.argmin())
     return Check(float(left.flatten()[k]), float(right.flatten()[k]), scale)
 
 
 def rounding(t: Round) -> float:
-    """The size of the numbers that gradients are made of, however small they come out."""
+    """Return the size of the terms that gradients are sums of, however small the sums are."""
     return t.at.smoothness * (1 + float(t.x.norm()))
 
 
 def prefix(
     seen: Trajectory, of: Callable[[Round], float], how: Callable[[float, float], float] = lambda a, b: a + b
 ) -> list[float]:
-    """Return the running sum (or least, or most) of something over the rounds."""
+    """Return the running sum (or minimum, or maximum) of a quantity over the rounds."""
     return list(accumulate((of(t) for t in seen), how))
 
 

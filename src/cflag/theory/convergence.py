@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cflag.theory.checks import Check, Checks, by_clients, error_holds, prefix, steady_rates
-from cflag.theory.trajectory import Round, Trajectory, square
+from cflag.theory.round import Round, Trajectory, square
 
 # Forgetting and convergence -------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ def rate_bound(seen: Trajectory) -> float:
 
 
 def theorem5(seen: Trajectory) -> Checks:
-    """Once a trajectory, at its own T; all families have losses of at least 0."""
+    """Once per trajectory, for its own T; the losses of all families are at least 0."""
     first = seen[0]
     met = steady_rates(seen) and error_holds(first) and first.at.alpha * first.at.smoothness <= 1
     met = met and max(t.m_ratio for t in seen) < 1 and all(isfinite(t.r_ratio) for t in seen)

@@ -14,7 +14,7 @@ from cflag.theory.lab import Report
 def show(console: Console, report: Report) -> None:
     """Print what holds, what was printed and does not, and each problem's constants and rates."""
     console.print(_statements(report))
-    console.print(_findings(report))
+    console.print(_counter_examples(report))
     console.print(_problems(report))
 
 
@@ -30,23 +30,23 @@ def _statements(report: Report) -> Table:
         "Statements, checked wherever their assumptions are met",
         ("statement", False), ("assumes", False), ("checked", True), ("worst", True), ("verdict", False),
     )  # fmt: skip
-    for v in report.verdicts:
-        worst = f"{v.worst:.3f}" if isfinite(v.worst) else "-"
-        word = f"[bold red]{v.word}[/]" if v.failures else v.word
-        table.add_row(v.statement.name, v.statement.assumes, f"{v.checked}/{v.instances}", worst, word)
+    for r in report.results:
+        worst = f"{r.worst:.3f}" if isfinite(r.worst) else "-"
+        word = f"[bold red]{r.verdict}[/]" if r.failures else r.verdict
+        table.add_row(r.statement.name, r.statement.assumes, f"{r.checked}/{r.instances}", worst, word)
     table.caption = "worst: largest left over right side, - where that is 0 or negative; †: rates do not adapt"
     table.caption_justify = "left"
     return table
 
 
-def _findings(report: Report) -> Table:
+def _counter_examples(report: Report) -> Table:
     table = _table(
         "Printed, and refuted by a counter-example (docs/paper-notes.md)",
         ("printed", False), ("left", True), ("right", True), ("", False), ("holds instead", False),
     )  # fmt: skip
-    for finding, check in report.refuted:
+    for example, check in report.refuted:
         word = "[bold red]holds?[/]" if check.holds else "false"
-        table.add_row(finding.name, f"{check.left:.4f}", f"{check.right:.4f}", word, finding.instead)
+        table.add_row(example.name, f"{check.left:.4f}", f"{check.right:.4f}", word, example.instead)
     return table
 
 
@@ -61,13 +61,13 @@ def _problems(report: Report) -> Table:
         table.add_row(
             inv.problem.name,
             f"{inv.problem.smoothness:.2f}",
-            f"{inv.estimated:.2f}{' !' if any(v.failures for v in inv.with_estimate) else ''}",
+            f"{inv.estimated:.2f}{' !' if any(r.failures for r in inv.with_estimate) else ''}",
             f"{inv.problem.heterogeneity(plain[0].x):.3f}",
             f"{max(t.m_ratio for t in plain):.2f}",
             f"{max(t.r_ratio for t in plain):.2f}",
             f"{rates.slope(rates.constant):.2f}",
             f"{rates.slope(rates.diminishing):.2f}",
         )
-    table.caption = "L est.: by smoothness = 'auto', ! where a statement fails with it; slopes on log-log paper"
+    table.caption = "L est.: by smoothness = 'auto', ! where a statement fails with it; slopes on log-log axes"
     table.caption_justify = "left"
     return table

@@ -1,4 +1,4 @@
-"""The laboratory's pictures."""
+"""The laboratory's figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLUE, RED, GREEN = COLOURS[:3]
 
 
 def write_figures(report: Report, folder: Path) -> list[Path]:
-    """Draw the figures, a panel a problem, into a folder; return the PNG files."""
+    """Draw the figures, one panel per problem, into a folder; return the PNG files."""
     kinds = {"rate": draw_rate, "gamma": draw_gamma, "bounds": draw_bounds}
     return [save(_panels(report, draw), folder / what)[0] for what, draw in kinds.items()]
 
@@ -37,7 +37,7 @@ def _panels(report: Report, draw: Callable[[Investigation, Axes], None]) -> Figu
 
 
 def draw_rate(investigation: Investigation, axes: Axes) -> None:
-    """min ‖∇f‖² against T on log-log paper, with fitted slopes, the bound and the paper's −1/2."""
+    """min ‖∇f‖² against T on log-log axes, with fitted slopes, the bound and the paper's −1/2."""
     rates = investigation.rates
     axes.set(xscale="log", yscale="log", xlabel="rounds T", ylabel="min ‖∇f‖²")
     series = (("constant β", rates.constant, RED, "s"), ("β = c/√T", rates.diminishing, BLUE, "o"))

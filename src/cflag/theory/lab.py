@@ -1,4 +1,4 @@
-"""The laboratory: run C-FLAG on each problem in several ways, and judge every statement on what was seen."""
+"""The laboratory: run C-FLAG on each problem with several plans and check every statement on the trajectories."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from cflag.errors import UserError
 from cflag.process import cores, end_with_parent, one_thread
 from cflag.theory.checks import Check
 from cflag.theory.convergence import rate_bound
-from cflag.theory.findings import FINDINGS, Finding
+from cflag.theory.counterexamples import COUNTER_EXAMPLES, CounterExample
 from cflag.theory.problems import Problem, check_name, make_problem
-from cflag.theory.statements import STATEMENTS, Verdict, judge, total
-from cflag.theory.trajectory import Plan, Trajectory, follow, square
+from cflag.theory.round import Trajectory, square
+from cflag.theory.statements import STATEMENTS, StatementResult, judge, total
+from cflag.theory.trajectory import Plan, follow
 
 STEPS = 5
 """E in all runs."""
@@ -31,7 +32,7 @@ HORIZONS = (10, 20, 40, 80)
 """The T for which the rate of convergence is measured."""
 
 Tick = Callable[[int, str], None]
-"""Told how many rounds were done, and on which problem."""
+"""Progress callback: how many rounds were done, and on which problem."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,13 @@ class RateStudy:
 
     horizons: tuple[int, ...]
     calls: tuple[int, ...]
-    """Component gradients that a run of T rounds evaluates, with all its clients."""
+    """Component gradients that all clients together evaluate in a run of T rounds."""
     constant: tuple[float, ...]
     diminishing: tuple[float, ...]
     bound: tuple[float, ...]
 
     def slope(self, values: Sequence[float]) -> float:
-        """Return the slope of a line through the points on log-log paper (least squares)."""
+        """Return the least-squares slope of log(values) over log(T)."""
         xs, ys = [log(T) for T in self.horizons], [log(max(v, 1e-300)) for v in values]
         mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
         return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / sum(
@@ -56,14 +57,14 @@ class RateStudy:
 
 @dataclass(frozen=True)
 class Investigation:
-    """All that was found out about one problem."""
+    """All runs of one problem and what the statements came to on them."""
 
     problem: Problem
     runs: Mapping[str, Trajectory]
     rates: RateStudy
-    verdicts: tuple[Verdict, ...]
-    with_estimate: tuple[Verdict, ...]
-    """The same on the run with `smoothness = "auto"`, its L in the place of L: an estimate, so nothing is claimed."""
+    results: tuple[StatementResult, ...]
+    with_estimate: tuple[StatementResult, ...]
+    """The same on the run with `smoothness = "auto"`, with its estimate as L. Failures here refute nothing."""
 
     @property
     def estimated(self) -> float:
@@ -104,7 +105,7 @@ def study_plans(problem: Problem, horizons: Sequence[int], seed: int) -> list[Pl
 def investigate(
     name: str, seed: int = 0, rounds: int = ROUNDS, horizons: Sequence[int] = HORIZONS, tick: Tick = lambda *_: None
 ) -> Investigation:
-    """Run a problem in every way and judge all statements."""
+    """Run a problem with every plan and check all statements."""
 
     def run(plan: Plan) -> Trajectory:
         seen = follow(problem, plan)
@@ -123,13 +124,13 @@ def investigate(
             tuple(rate_bound(seen) for seen in diminishing),
         )
         known = [seen for label, seen in runs.items() if label != "auto"]
-        verdicts = tuple(judge(statement, [*known, *diminishing]) for statement in STATEMENTS)
+        results = tuple(judge(statement, [*known, *diminishing]) for statement in STATEMENTS)
         with_estimate = tuple(judge(statement, [runs["auto"]]) for statement in STATEMENTS)
-    return Investigation(problem, runs, rates, verdicts, with_estimate)
+    return Investigation(problem, runs, rates, results, with_estimate)
 
 
 def rounds_of(rounds: int, horizons: Iterable[int]) -> int:
-    """Return how many rounds an investigation takes."""
+    """Return how many rounds an investigation runs in total."""
     horizons = set(horizons)
     return len(plans(1.0, rounds, 0)) * rounds + sum(horizons) + max(horizons)
 
@@ -144,25 +145,25 @@ class Report:
 
     seed: int
     investigations: tuple[Investigation, ...]
-    refuted: tuple[tuple[Finding, Check], ...]
+    refuted: tuple[tuple[CounterExample, Check], ...]
 
     @property
-    def verdicts(self) -> list[Verdict]:
-        """The verdicts over all problems."""
-        each = zip(*(inv.verdicts for inv in self.investigations), strict=True)
-        return [total(list(verdicts)) for verdicts in each]
+    def results(self) -> list[StatementResult]:
+        """The results over all problems."""
+        each = zip(*(inv.results for inv in self.investigations), strict=True)
+        return [total(list(results)) for results in each]
 
     def broken(self) -> list[str]:
-        """Return what is not as it should be: statements that fail, and counter-examples that refute nothing."""
-        failed = [v.statement.name for v in self.verdicts if v.failures]
+        """Return what went wrong: statements that fail, and counter-examples that refute nothing."""
+        failed = [r.statement.name for r in self.results if r.failures]
         return failed + [f"the counter-example to '{f.name}'" for f, check in self.refuted if check.holds]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         return {
             "seed": self.seed,
-            "statements": [_verdict(v) for v in self.verdicts],
-            "findings": [
+            "statements": [_result(r) for r in self.results],
+            "counter_examples": [
                 {"name": f.name, "printed": f.printed, "why": f.why, "instead": f.instead,
                  "left": c.left, "right": c.right, "holds": c.holds}
                 for f, c in self.refuted
@@ -171,11 +172,11 @@ class Report:
         }  # fmt: skip
 
 
-def _verdict(v: Verdict) -> dict[str, Any]:
-    worst = v.worst if isfinite(v.worst) else None
-    return {"name": v.statement.name, "claim": v.statement.claim, "assumes": v.statement.assumes,
-            "instances": v.instances, "checked": v.checked, "worst_ratio": worst, "verdict": v.word,
-            "failures": [{"left": c.left, "right": c.right} for c in v.failures[:10]]}  # fmt: skip
+def _result(r: StatementResult) -> dict[str, Any]:
+    worst = r.worst if isfinite(r.worst) else None
+    return {"name": r.statement.name, "claim": r.statement.claim, "assumes": r.statement.assumes,
+            "instances": r.instances, "checked": r.checked, "worst_ratio": worst, "verdict": r.verdict,
+            "failures": [{"left": c.left, "right": c.right} for c in r.failures[:10]]}  # fmt: skip
 
 
 def _problem(inv: Investigation) -> dict[str, Any]:
@@ -184,7 +185,7 @@ def _problem(inv: Investigation) -> dict[str, Any]:
         "name": inv.problem.name,
         "smoothness": inv.problem.smoothness,
         "smoothness_estimated": inv.estimated,
-        "fail_with_estimate": [v.statement.name for v in inv.with_estimate if v.failures],
+        "fail_with_estimate": [r.statement.name for r in inv.with_estimate if r.failures],
         "heterogeneity": inv.problem.heterogeneity(plain[0].x),
         "m": max(t.m_ratio for t in plain),
         "r": max(t.r_ratio for t in plain),
@@ -194,7 +195,7 @@ def _problem(inv: Investigation) -> dict[str, Any]:
         "rates": {"T": rates.horizons, "calls": rates.calls, "constant": rates.constant,
                   "diminishing": rates.diminishing, "bound": rates.bound, "slope_constant": rates.slope(rates.constant),
                   "slope_diminishing": rates.slope(rates.diminishing)},
-        "statements": [_verdict(v) for v in inv.verdicts],
+        "statements": [_result(r) for r in inv.results],
     }  # fmt: skip
 
 
@@ -205,7 +206,7 @@ def report(
     horizons: Sequence[int] = HORIZONS,
     tick: Tick = lambda *_: None,
 ) -> Report:
-    """Investigate problems, several at once, and repeat the counter-examples."""
+    """Investigate problems, several in parallel, and run the counter-examples."""
     horizons = sorted(set(horizons))
     if rounds < 2 or len(horizons) < 2 or min(horizons) < 2:
         raise UserError("the laboratory needs at least 2 rounds, and two different horizons of 2 rounds or more")
@@ -221,16 +222,16 @@ def report(
                 investigation: Investigation = pickle.loads(result)
                 found[investigation.problem.name] = investigation
                 tick(rounds_of(rounds, horizons), investigation.problem.name)
-    refuted = tuple((finding, finding.sides()) for finding in FINDINGS)
+    refuted = tuple((example, example.sides()) for example in COUNTER_EXAMPLES)
     return Report(seed, tuple(found[name] for name in names), refuted)
 
 
 def _investigated(work: tuple[str, int, int, Sequence[int]]) -> bytes:
-    """In a process of its own; as plain bytes, or torch would hand over every tensor as a file."""
+    """Investigate in a worker; return bytes, because torch would otherwise pass every tensor as a file descriptor."""
     return pickle.dumps(investigate(*work))
 
 
 def _begin_worker() -> None:
     end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    torch.set_num_threads(1)  # threads that the parent may have used did not come along
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    torch.set_num_threads(1)  # a forked process must not use the parent's thread pool

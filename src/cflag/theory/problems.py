@@ -1,7 +1,7 @@
-"""Problems whose constants are known: federated finite sums in double precision.
+"""Problems with known constants: federated finite sums in double precision.
 
-A component is a row of numbers; a family says what loss a row has at a point and how smooth that loss is. Clients have
-past rows P^i and current rows C^i. f_i and g_i are the means over them, f = Σ p_i f_i and g = Σ p_i g_i.
+A component is a row of numbers. Its family defines the row's loss at a point and how smooth that loss is. Clients have
+past rows P^i and current rows C^i; f_i and g_i are the mean losses over them, f = Σ p_i f_i and g = Σ p_i g_i.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cflag.data.source import Source, Split
 from cflag.errors import unknown
 
 Losses = Callable[[Tensor, Tensor], Tensor]
-"""Points (k, d) and rows (n, c) in, the loss of every row at every point (k, n) out."""
+"""Maps points (k, d) and rows (n, c) to the loss of every row at every point, (k, n)."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Problem:
 
     @property
     def family(self) -> Family:
-        """What the rows mean."""
+        """The family that defines the rows' losses."""
         return FAMILIES[self.name]
 
     @cached_property
@@ -145,7 +145,7 @@ class Problem:
 
     @cached_property
     def weights(self) -> Tensor:
-        """p_i: a client's part of all current rows."""
+        """p_i: each client's share of all current rows."""
         sizes = torch.tensor([len(rows) for rows in self.current], dtype=torch.float64)
         return sizes / sizes.sum()
 
@@ -163,7 +163,7 @@ class Problem:
         """Return every row's own gradient at each of (k, d) points, (k, n, d)."""
         count = len(rows)
         x = points.detach().repeat_interleave(count, dim=0).requires_grad_()
-        own = torch.arange(count).repeat(len(points))  # of all losses at a copy of a point, one is wanted
+        own = torch.arange(count).repeat(len(points))  # each copy of a point needs only its own row's loss
         losses = self.family.losses(x, rows)[torch.arange(len(own)), own]
         (gradient,) = torch.autograd.grad(losses.sum(), x)
         return gradient.view(len(points), count, -1)
@@ -200,26 +200,26 @@ class _Point(nn.Module):
 
 
 def mean_output(outputs: Tensor, samples: Samples) -> Tensor:
-    """The loss of a model whose outputs are losses."""
+    """Return the mean of outputs that are losses already."""
     return outputs.mean()
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a random problem is, and how uneven."""
+    """The size of a random problem, and how much its clients differ."""
 
     clients: int = 3
     past: int = 8
     current: int = 6
     features: int = 4
     spread: float = 0.5
-    """How far clients lie apart."""
+    """How far the clients' targets lie apart."""
     spectrum: tuple[float, float] = (0.2, 2.0)
     """The smallest and largest eigenvalue of a quadratic's components."""
 
 
 def make_problem(name: str, seed: int = 0, shape: Shape | None = None) -> Problem:
-    """Draw a random problem: past and present want different things, and clients differ in both."""
+    """Draw a random problem: past and current rows have different optima, and clients differ in both."""
     check_name(name)
     shape = shape or Shape()
     generator = torch.Generator().manual_seed(seed)
@@ -236,7 +236,7 @@ def make_problem(name: str, seed: int = 0, shape: Shape | None = None) -> Proble
     targets = normal(2, shape.features)
     halves: list[list[Tensor]] = []
     for target, size in zip(targets, (shape.past, shape.current), strict=True):
-        # Uneven sizes, so that the weights p_i are not all alike.
+        # Uneven sizes, so that the weights p_i differ.
         halves.append(
             [rows(size + i % 3, target + shape.spread * normal(shape.features)) for i in range(shape.clients)]
         )
@@ -257,7 +257,7 @@ def _draw_quadratics(
 
 
 def _labels(name: str, features: Tensor, target: Tensor, normal: Callable[..., Tensor]) -> Tensor:
-    """Label features by where they lie along a target, with some noise."""
+    """Label features by their projection on a target, with some noise."""
     scores = features @ target + 0.3 * normal(len(features))
     if name == "multinomial":
         return torch.bucketize(scores, torch.tensor([-0.7, 0.7], dtype=scores.dtype)).to(scores.dtype)

@@ -1,7 +1,7 @@
 """The paper's statements, each as a function of a trajectory: left side, right side, and whether it is claimed there.
 
-Where a printed statement is false, what stands here is the corrected one; `findings.py` has the counter-examples.
-Numbers of lemmas and theorems are the paper's, "S." those of its supplement that have none in the main text.
+Where a printed statement is false, the corrected one is listed here; `counterexamples.py` shows why. Lemmas and
+theorems have the paper's numbers; "S." marks statements of its supplement without a number in the main text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import isfinite, nan
 
 from cflag.theory import algorithm, convergence
 from cflag.theory.checks import Check, Checks, always, by_clients, drift_holds, error_holds, growth_holds, lemma1_holds
-from cflag.theory.trajectory import Round, Trajectory
+from cflag.theory.round import Round, Trajectory
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Statement:
     check: Callable[[Trajectory], Checks]
 
     def __reduce__(self) -> tuple[Callable[[str], Statement], tuple[str]]:
-        """To another process it goes by its name."""
+        """Pickle by name, since the check itself cannot be pickled."""
         return statement_named, (self.name,)
 
 
@@ -99,8 +99,8 @@ def statement_named(name: str) -> Statement:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a statement came to over some trajectories."""
+class StatementResult:
+    """How a statement fared over some trajectories."""
 
     statement: Statement
     instances: int
@@ -110,23 +110,23 @@ class Verdict:
     failures: tuple[Check, ...]
 
     @property
-    def word(self) -> str:
-        """The verdict in a word."""
+    def verdict(self) -> str:
+        """ "holds", "FAILS", or "not met" where its assumptions were never met."""
         return "FAILS" if self.failures else "holds" if self.checked else "not met"
 
 
-def judge(statement: Statement, trajectories: list[Trajectory]) -> Verdict:
+def judge(statement: Statement, trajectories: list[Trajectory]) -> StatementResult:
     """Check a statement wherever it is claimed."""
     checks = [check for seen in trajectories for check in statement.check(seen)]
     met = [check for check in checks if check is not None]
     ratios = [check.ratio for check in met if isfinite(check.ratio)]
     failures = tuple(check for check in met if not check.holds)
-    return Verdict(statement, len(checks), len(met), max(ratios, default=nan), failures)
+    return StatementResult(statement, len(checks), len(met), max(ratios, default=nan), failures)
 
 
-def total(verdicts: list[Verdict]) -> Verdict:
-    """Put the verdicts on one statement over several problems together."""
-    ratios = [v.worst for v in verdicts if isfinite(v.worst)]
-    failures = tuple(check for v in verdicts for check in v.failures)
-    count = sum(v.instances for v in verdicts), sum(v.checked for v in verdicts)
-    return Verdict(verdicts[0].statement, *count, max(ratios, default=nan), failures)
+def total(results: list[StatementResult]) -> StatementResult:
+    """Combine the results of one statement over several problems."""
+    ratios = [r.worst for r in results if isfinite(r.worst)]
+    failures = tuple(check for r in results for check in r.failures)
+    count = sum(r.instances for r in results), sum(r.checked for r in results)
+    return StatementResult(results[0].statement, *count, max(ratios, default=nan), failures)

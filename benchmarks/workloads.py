@@ -1,4 +1,4 @@
-"""The jobs: how many clients, how much data, which model. Images are random: what they show costs no time."""
+"""The workloads that are timed: clients, data, model. Images are random: time does not depend on what they show."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cflag.models.layers import ModelOptions, TrimmedConv2d
 
 
 @dataclass(frozen=True)
-class Job:
+class Workload:
     """A round of FedAvg, or of C-FLAG with its full gradients, memory and delayed steps."""
 
     name: str
     about: str
     clients: int
     samples: int
-    """Of each client."""
+    """Per client."""
     shape: tuple[int, ...]
     model: str
     options: ModelOptions
@@ -74,7 +74,7 @@ class Job:
         return x, torch.arange(count) % CLASSES
 
     def settings(self) -> dict[str, Any]:
-        """Return cflag's settings for this job."""
+        """Return cflag's settings for this workload."""
         tasks = 2 if self.method == "cflag" else 1
         return {"source": "custom", "model": self.model, "width": self.options.width, "norm": self.options.norm,
                 "stem": self.options.stem, "method": self.method, "clients": self.clients, "tasks": tasks,
@@ -91,28 +91,30 @@ MLP = ModelOptions()
 RESNET = ModelOptions(norm="batch", stem="7x7")
 
 _FEDAVG = [
-    Job("J", "5 clients x 2,000 images, CNN of 0.24 M parameters", 5, 2000, IMAGE, "cnn", CNN),
-    Job("J2", "100 clients x 100 images, the same CNN", 100, 100, IMAGE, "cnn", CNN),
-    Job("J3", "5 clients x 288 digits, MLP 64-64-10, 5 epochs", 5, 288, DIGIT, "custom", MLP, epochs=5, repeats=25),
-    Job("R", "5 clients x 500 images, ResNet-18 with a 7x7 stem", 5, 500, IMAGE, "resnet18", RESNET),
+    Workload("J", "5 clients x 2,000 images, CNN of 0.24 M parameters", 5, 2000, IMAGE, "cnn", CNN),
+    Workload("J2", "100 clients x 100 images, the same CNN", 100, 100, IMAGE, "cnn", CNN),
+    Workload(
+        "J3", "5 clients x 288 digits, MLP 64-64-10, 5 epochs", 5, 288, DIGIT, "custom", MLP, epochs=5, repeats=25
+    ),
+    Workload("R", "5 clients x 500 images, ResNet-18 with a 7x7 stem", 5, 500, IMAGE, "resnet18", RESNET),
 ]
 _CFLAG = [
-    Job(
+    Workload(
         "J-cflag", "J with delayed gradients, memory, adaptive rates", 5, 2000, IMAGE, "cnn", CNN, 1, 0, "cflag", 200, 3
     ),
-    Job("J2-cflag", "J2, the same", 100, 100, IMAGE, "cnn", CNN, 1, 0, "cflag", 20),
-    Job("J3-cflag", "J3, the same", 5, 288, DIGIT, "custom", MLP, 5, 0, "cflag", 200, 15),
+    Workload("J2-cflag", "J2, the same", 100, 100, IMAGE, "cnn", CNN, 1, 0, "cflag", 20),
+    Workload("J3-cflag", "J3, the same", 5, 288, DIGIT, "custom", MLP, 5, 0, "cflag", 200, 15),
 ]
 _SCALE = [
-    Job(f"S-{clients}-{cohort}", f"{cohort} of {clients:,} clients x 50 samples", clients, 50, DIGIT, "custom", MLP,
-        cohort=cohort, repeats=15)
+    Workload(f"S-{clients}-{cohort}", f"{cohort} of {clients:,} clients x 50 samples", clients, 50, DIGIT,
+             "custom", MLP, cohort=cohort, repeats=15)
     for clients, cohort in ((1000, 10), (1000, 100), (10000, 100), (10000, 1000))
 ]  # fmt: skip
-JOBS = {job.name: job for job in [*_FEDAVG, *_CFLAG, *_SCALE]}
+WORKLOADS = {workload.name: workload for workload in [*_FEDAVG, *_CFLAG, *_SCALE]}
 
 SPREAD = {
-    f"M-{method}-{clients}": Job(f"M-{method}-{clients}", f"10,000 images on {clients} clients", clients,
-                                 10000 // clients, IMAGE, "cnn", CNN, 1, 0, method, 1000 // clients)
+    f"M-{method}-{clients}": Workload(f"M-{method}-{clients}", f"10,000 images on {clients} clients", clients,
+                                      10000 // clients, IMAGE, "cnn", CNN, 1, 0, method, 1000 // clients)
     for method in ("finetune", "cflag")
     for clients in (5, 50, 500)
 }  # fmt: skip

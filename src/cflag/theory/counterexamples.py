@@ -1,6 +1,6 @@
-"""Printed statements, and steps of printed proofs, that are false, each with a small problem that contradicts it.
+"""Counter-examples: printed statements and proof steps that are false, each with a small problem that shows it.
 
-Every counter-example is a run of Algorithm 1, meets what is assumed, and can be done by hand; docs/paper-notes.md does.
+Each is a run of Algorithm 1 that meets the assumptions. docs/paper-notes.md works them out by hand.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import torch
 
 from cflag.theory.checks import Check
 from cflag.theory.problems import Problem
-from cflag.theory.trajectory import Plan, follow, square
+from cflag.theory.round import square
+from cflag.theory.trajectory import Plan, follow
 
 Rows = Sequence[Sequence[float]]
 """Components ½ a (x − c)², as pairs a, c."""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A printed statement, why it fails, what it says on the counter-example, and which statement holds instead."""
+class CounterExample:
+    """A printed statement, why it fails, the statement that holds instead, and both sides on the small problem."""
 
     name: str
     printed: str
@@ -130,24 +131,24 @@ def _theorem5() -> Check:
     return Check(least(160), least(20) / sqrt(160 / 20))
 
 
-FINDINGS = (
-    Finding("Lemma 1, sums from k = 1", "‖∇f‖² ≤ (f(x_t) − f(x_{t+1}) + B + Γ) / (α[1 − (L/2)α(1+m)])",
+COUNTER_EXAMPLES = (
+    CounterExample("Lemma 1, sums from k = 1", "‖∇f‖² ≤ (f(x_t) − f(x_{t+1}) + B + Γ) / (α[1 − (L/2)α(1+m)])",
             "the first local step is left out of B and Γ but taken by the algorithm", "Lemma 1", _lemma1),
-    Finding("S. averaged bias exists", "Assumption 2 gives an m with ‖b‖² ≤ m‖∇f‖²",
+    CounterExample("S. averaged bias exists", "Assumption 2 gives an m with ‖b‖² ≤ m‖∇f‖²",
             "clients' gradients may cancel where their biases do not", "S. averaged bias", _averaged_bias),
-    Finding("Theorem 2", "min E‖∇f‖² ≤ 2L(1+m)/T (F + Σ E[Γ])",
+    CounterExample("Theorem 2", "min E‖∇f‖² ≤ 2L(1+m)/T (F + Σ E[Γ])",
             "E[B(t)] = 0 needs x_t independent of the memory, which it is at t = 0 only", "Theorem 2, corrected",
             _theorem2),
-    Finding("Lemma 3", "min‖∇h̃‖² ≤ 60L/T (h̃(x_0) − h̃(x_T))",
+    CounterExample("Lemma 3", "min‖∇h̃‖² ≤ 60L/T (h̃(x_0) − h̃(x_T))",
             "the proof takes local steps on M ∪ C; Algorithm 1 takes them on C", "Lemma 3, corrected", _lemma3),
-    Finding("Theorem 5", "min E‖∇f‖² = O(1/√T)", "needs m < 1 for the averaged bias, which nothing gives",
+    CounterExample("Theorem 5", "min E‖∇f‖² = O(1/√T)", "needs m < 1 for the averaged bias, which nothing gives",
             "Theorem 5, corrected", _theorem5),
-    Finding("Lemma 7, for Γ itself", "Γ with adapted rates ≤ Γ",
+    CounterExample("Lemma 7, for Γ itself", "Γ with adapted rates ≤ Γ",
             "what falls is an upper bound of Γ, client by client", "Lemma 7, for Γ", _lemma7),
-    Finding("proof of Lemma 4, h̃", "Σ Γ ≤ Q/Z (h̃(x_0) − h̃(x_T)) + QTω²", "rests on the proof of Lemma 3",
+    CounterExample("proof of Lemma 4, h̃", "Σ Γ ≤ Q/Z (h̃(x_0) − h̃(x_T)) + QTω²", "rests on the proof of Lemma 3",
             "Lemma 4, corrected", _lemma4),
-    Finding("proof of constant β", "mean Γ ≤ (16r(1−Lα) + 22)/T Δh̃ + (...) ω²", "rests on the proof of Lemma 3",
+    CounterExample("proof of constant β", "mean Γ ≤ (16r(1−Lα) + 22)/T Δh̃ + (...) ω²", "rests on the proof of Lemma 3",
             "S. constant β, corrected", _constant_steps),
-    Finding("proof of Lemma 4, 1 − Lα", "Γ ≤ ½Q_t ‖∇g‖² for all α < 2/(L(1+m))",
+    CounterExample("proof of Lemma 4, 1 − Lα", "Γ ≤ ½Q_t ‖∇g‖² for all α < 2/(L(1+m))",
             "with α > 1/L the factor 1 − Lα is negative where its size is meant", "Lemma 4, one round", _sign),
 )  # fmt: skip
