@@ -18,9 +18,11 @@ from torch import Tensor
 
 from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Mean
+from cflag.diagnostics import Figure
 from cflag.errors import UserError
 from cflag.learning.estimators import Components, delayed, minibatch
 from cflag.learning.gradient_table import GradientTable
+from cflag.learning.observed import FORGETTING_FIGURE, RATES_FIGURE, SMOOTHNESS_FIGURE
 from cflag.learning.optimizers import make_optimizer
 from cflag.learning.rates import Overlap, RateRule, Rates, forgetting_term
 from cflag.learning.smoothness import UNSEEN, PathSmoothness, from_shares, probe, share_of
@@ -112,6 +114,7 @@ class CFlag(Method):
     Settings: ClassVar[type[Any]] = CFlagSettings
     uses_memory = True
     search_space: ClassVar[SearchSpace] = {"alpha": (0.05, 0.2), "beta": (0.05, 0.3)}
+    figures: ClassVar[tuple[Figure, ...]] = (FORGETTING_FIGURE, RATES_FIGURE, SMOOTHNESS_FIGURE)
     settings: CFlagSettings
 
     def begin_task(self, server: Server) -> Conversation:
