@@ -18,6 +18,7 @@ from cflag.conversation import Conversation
 from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.experiment import Experiment
+from cflag.loggers.attach import require_loggers
 from cflag.process import one_thread
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
@@ -114,6 +115,8 @@ def _spent(account: Account, budget: Budget) -> float:
 
 def prepare(jobs: Sequence[Job]) -> None:
     """Make the runs' folders; those that are there must belong to the same comparison."""
+    for log in dict.fromkeys(job.config.log for job in jobs):
+        require_loggers(log)
     for job in jobs:
         if not (job.folder / "config.toml").exists():
             RunFolder.create(job.folder, job.config)

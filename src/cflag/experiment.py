@@ -25,8 +25,9 @@ from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
 from cflag.learning.learner import Loss
-from cflag.loggers.attach import catch_up, logged
+from cflag.loggers.attach import attached, catch_up, require_loggers
 from cflag.process import cores, one_thread
+from cflag.results.dealt import class_counts
 from cflag.results.display import Bar, Display, Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.history import History
@@ -61,6 +62,7 @@ class Experiment:
 
     def run(self, out: Path, display: Display | None = None) -> Result:
         """Run from the beginning into a new folder."""
+        require_loggers(self.config.log)
         return self._run(RunFolder.create(out, self.config), display or Quiet())
 
     def resume(self, folder: Path, display: Display | None = None) -> Result:
@@ -92,9 +94,11 @@ class Experiment:
         if folder.finished:
             catch_up(display, self.config, folder)
             return Result.load(folder.path)
+        require_loggers(self.config.log)
         if self.config.engine != "local":
             return self._simulate(folder, display)
         with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:
+            folder.describe_data(class_counts(self.benchmark))
             return self.learn(LocalEngine(self.host(), self._workers(), stopped), folder, display)
 
     def _simulate(self, folder: RunFolder, display: Display) -> Result:
@@ -106,12 +110,13 @@ class Experiment:
         with explain_failures(folder.path), require_flower():
             from cflag.engines.flower.processes.deploy import simulate
 
+            folder.describe_data(class_counts(self.benchmark))
             return simulate(folder, self.config, display)
 
     def learn(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """Let an engine carry the experiment to its end, from wherever the folder says it is."""
         try:
-            with logged(display, self.config, folder) as shown:
+            with attached(display, self.config, folder) as shown:
                 return self._learn(engine, folder, shown)
         finally:
             engine.close()
@@ -192,7 +197,7 @@ class Experiment:
     def _finish(self, folder: RunFolder, server: Server, history: History) -> Result:
         """Write down what the run found out."""
         self.learner.load(server.params, server.buffers)
-        result = history.result(self.config, folder.path)
+        result = history.result(self.config, folder.path, self.method.figures)
         folder.finish(result, dict(self.learner.model.state_dict()))
         return result
 

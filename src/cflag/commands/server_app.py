@@ -27,6 +27,7 @@ from cflag.engines.flower.server.secure_engine import SecureFlowerEngine
 from cflag.errors import CflagError
 from cflag.experiment import Experiment, new_folder
 from cflag.files import write_atomically
+from cflag.loggers.attach import require_loggers
 from cflag.process import end_with, one_thread
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder
@@ -57,6 +58,7 @@ def run_server_app(grid: Grid, folder: RunFolder, say: Callable[[str], None] | N
         return
     forget_outcome(folder)
     config = folder.config()
+    require_loggers(config.log)
     with explain_failures(folder.path, command_of(folder)), folder.locked(), one_thread():
         shorten(POLL)
         kind = SecureFlowerEngine if config.secure else FlowerEngine
@@ -80,4 +82,5 @@ def _folder(run_config: Mapping[str, Any]) -> RunFolder:
         return RunFolder.open(Path(out))
     settings = [parse_setting(text) for text in str(run_config.get("settings", "")).split(";") if text.strip()]
     config: Config = resolve(merge(load_raw(str(run_config["preset"])), [*settings, ("engine", "flower")]))
+    require_loggers(config.log)
     return RunFolder.create(Path(out) if out else new_folder(f"flower-{config.method}-{config.seed}"), config)
