@@ -27,7 +27,8 @@ from cflag.config import load_raw, merge, resolve
 from cflag.diagnostics import Figure, Marks, Series
 from cflag.engines.flower.processes.fleet import free_port, tool
 from cflag.errors import InterruptedRunError, UserError
-from cflag.experiment import Experiment, resume
+from cflag.experiment import Experiment
+from cflag.launch import resume
 from cflag.loggers.attach import Careful
 from cflag.loggers.base import scalars
 from cflag.loggers.mlflow import MlflowLogger, own_store

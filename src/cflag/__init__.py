@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from cflag.client import Client
     from cflag.conversation import Answer, Ask, Conversation, Mean
     from cflag.data.source import Source
-    from cflag.experiment import Experiment, resume, run
+    from cflag.experiment import Experiment
+    from cflag.launch import resume, run
     from cflag.methods.base import Method
     from cflag.results.result import Result
     from cflag.server import Server
@@ -34,8 +35,8 @@ _HOMES = {
     "Result": "cflag.results.result",
     "Server": "cflag.server",
     "Source": "cflag.data.source",
-    "resume": "cflag.experiment",
-    "run": "cflag.experiment",
+    "resume": "cflag.launch",
+    "run": "cflag.launch",
 }
 __all__ = [
     "Answer",

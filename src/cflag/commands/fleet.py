@@ -107,10 +107,9 @@ def _server(args: argparse.Namespace) -> None:
 def _fleet(args: argparse.Namespace, carry: Callable[[RunFolder, Display], Result]) -> None:
     """Open or make the run folder of a deployment, let it be carried, and show what came out."""
     from cflag.config import resolve
-    from cflag.experiment import new_folder
     from cflag.loggers.attach import require_loggers
     from cflag.results.display import Bar, PatientConsole, Quiet, show_results
-    from cflag.results.folder import RunFolder
+    from cflag.results.folder import RunFolder, new_folder
 
     console = PatientConsole()
     if args.resume is not None:

@@ -157,9 +157,8 @@ def _theory(args: argparse.Namespace) -> None:
 
     console = PatientConsole()
     with console.status("loading torch"):
-        from cflag.experiment import new_folder
         from cflag.files import write_json
-        from cflag.results.folder import refuse_existing
+        from cflag.results.folder import new_folder, refuse_existing
         from cflag.theory import lab
         from cflag.theory.display import show
         from cflag.theory.figures import write_figures

@@ -25,12 +25,12 @@ from cflag.engines.flower.server.engine import FlowerEngine
 from cflag.engines.flower.server.post import POLL
 from cflag.engines.flower.server.secure_engine import SecureFlowerEngine
 from cflag.errors import CflagError
-from cflag.experiment import Experiment, new_folder
+from cflag.experiment import Experiment
 from cflag.files import write_atomically
 from cflag.loggers.attach import require_loggers
 from cflag.process import end_with, one_thread
 from cflag.results.display import Quiet
-from cflag.results.folder import RunFolder
+from cflag.results.folder import RunFolder, new_folder
 from cflag.stopping import explain_failures
 
 server = ServerApp()
@@ -64,7 +64,7 @@ def run_server_app(grid: Grid, folder: RunFolder, say: Callable[[str], None] | N
         kind = SecureFlowerEngine if config.secure else FlowerEngine
         engine = kind(grid, config, experiment_name(folder), say or folder.say)
         experiment = Experiment(config, spec=engine.gather())
-        experiment.learn(engine, folder, Quiet())
+        experiment.carry(engine, folder, Quiet())
 
 
 def experiment_name(folder: RunFolder) -> str:

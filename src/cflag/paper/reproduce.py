@@ -10,7 +10,6 @@ from pathlib import Path
 
 from cflag.compare import Job, prepare, price, run_all
 from cflag.config import Config
-from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError
 from cflag.experiment import Experiment
 from cflag.learning.synthesis import SynthesisOptions
@@ -86,14 +85,14 @@ def _settings(method: str) -> object:
 def _speed(config: Config) -> tuple[float, int]:
     """Time a short round; return the seconds of one gradient evaluation, and how many samples a test has."""
     experiment = Experiment(config)
-    server, engine = experiment.server(), LocalEngine(experiment.host(), workers=1)
-    server.sizes = engine.sizes(0)
+    session = experiment.session()
+    session.enter(0)
     times = []
     with one_thread():
         for _ in range(2):
             began = time.perf_counter()
-            engine.converse(experiment.method.round(server), server)
-            times.append((time.perf_counter() - began) / max(1, engine.settle().cost.current))
+            session.round()
+            times.append((time.perf_counter() - began) / max(1, session.engine.settle().cost.current))
     return min(times), len(experiment.benchmark.source.test)
 
 

@@ -166,6 +166,15 @@ class RunFolder:
         write_json(self.path / "result.json", result.to_dict())
 
 
+def new_folder(name: str, parent: Path = Path("runs")) -> Path:
+    """Return runs/NAME, or runs/NAME-2 and so on where that is taken."""
+    path, number = parent / name, 1
+    while path.exists():
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path
+
+
 def runs_in(root: Path) -> list[Path]:
     """Return the run folders in a folder, at any depth, without the copies that MLflow keeps."""
     found = sorted(path.parent for path in root.rglob("config.toml"))
