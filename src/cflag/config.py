@@ -18,7 +18,6 @@ import tomli_w
 
 from cflag import registry
 from cflag.data.benchmark import BenchmarkOptions
-from cflag.data.sources import names as source_names
 from cflag.errors import UserError, unknown
 from cflag.memory.base import MemoryOptions
 from cflag.methods.base import LocalOptions
@@ -257,8 +256,8 @@ def _check(config: Config) -> None:
         raise UserError("partition = 'own' is for clients with data of their own: use cflag deploy or cflag server")
     if config.secure and (config.engine != "flower-sim" or config.cohort_size() < 3):
         raise UserError("secure = true needs engine = 'flower-sim' and at least 3 clients in a round")
-    if config.source not in [*source_names(), CUSTOM]:
-        raise unknown("source", config.source, source_names())
+    if config.source != CUSTOM:
+        registry.get("source", config.source)
     if config.model != CUSTOM:
         registry.get("model", config.model)
     registry.get("memory", config.memory.kind)

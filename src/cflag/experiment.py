@@ -17,8 +17,8 @@ from torch import nn
 
 from cflag import registry
 from cflag.config import CUSTOM, Config, flatten, load_raw, merge, resolve
-from cflag.data import sources
 from cflag.data.benchmark import Benchmark
+from cflag.data.load import data_dir_or_default, load_source
 from cflag.data.source import Source
 from cflag.data.spec import Spec
 from cflag.engines.engine import Counts, Engine
@@ -73,7 +73,7 @@ class Experiment:
         """Deal the data, and see that the memory can hold some."""
         config = self.config
         _check_custom(config.source, source, "source")
-        source = source or sources.load(config.source, sources.data_dir_or_default(config.data_dir))
+        source = source or load_source(config.source, data_dir_or_default(config.data_dir))
         benchmark = Benchmark(source, config)
         config.memory.check_limits(benchmark.train(0, 0))
         return benchmark

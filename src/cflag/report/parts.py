@@ -173,9 +173,9 @@ def partition(result: Result, key: str) -> str:
     """Draw how many training samples of each class each client has; needs the data."""
     try:
         config = resolve(result.config)
-        from cflag.data import sources
+        from cflag.data.load import data_dir_or_default, load_source
 
-        benchmark = Benchmark(sources.load(config.source, sources.data_dir_or_default(config.data_dir)), config)
+        benchmark = Benchmark(load_source(config.source, data_dir_or_default(config.data_dir)), config)
     except CflagError as error:
         return _none(str(error).partition(";")[0])
     if benchmark.clients > MOST_CLIENTS or benchmark.source.classes > MOST_CLASSES:
