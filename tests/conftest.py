@@ -8,7 +8,10 @@ import hypothesis
 import pytest
 import torch
 
-from cflag.data import sources
+from cflag.data.load import find_reader
+from cflag.data.sources.cifar import Cifar
+from cflag.data.sources.tiny_imagenet import TinyImageNet
+from tests.support.datasets import put_reader
 
 torch.set_num_threads(1)  # tests run side by side; two threads in small operations only get in their way
 hypothesis.settings.register_profile("cflag", deadline=None)
@@ -19,9 +22,9 @@ hypothesis.settings.load_profile("cflag")
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the sources with fixed numbers of records or classes be a few samples large."""
     for name, records in (("cifar10", (4, 3)), ("cifar100", (6, 4))):
-        entry = sources.SOURCES[name]
-        assert isinstance(entry, sources.Cifar)
-        monkeypatch.setitem(sources.SOURCES, name, replace(entry, records=records))
-    tiny = sources.SOURCES["tiny-imagenet"]
-    assert isinstance(tiny, sources.TinyImageNet)
-    monkeypatch.setitem(sources.SOURCES, "tiny-imagenet", replace(tiny, classes=3, side=8))
+        reader = find_reader(name)
+        assert isinstance(reader, Cifar)
+        put_reader(monkeypatch, replace(reader, records=records))
+    tiny = find_reader("tiny-imagenet")
+    assert isinstance(tiny, TinyImageNet)
+    put_reader(monkeypatch, replace(tiny, classes=3, side=8))

@@ -17,8 +17,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import tomli_w
 
 from cflag import registry
-from cflag.data.benchmark import BenchmarkOptions
-from cflag.data.sources import names as source_names
+from cflag.data.options import BenchmarkOptions
+from cflag.data.partitions.base import has_own_data
 from cflag.errors import UserError, unknown
 from cflag.memory.base import MemoryOptions
 from cflag.methods.base import LocalOptions
@@ -251,12 +251,14 @@ def _check(config: Config) -> None:
         if not 0 < getattr(config, key) < float("inf"):
             raise UserError(f"{key} = {getattr(config, key)} must be positive and finite")
     _check_cohort(config)
-    if config.partition == "own" and config.engine != "flower":
-        raise UserError("partition = 'own' is for clients with data of their own: use cflag deploy or cflag server")
+    registry.get("scenario", config.scenario)
+    if has_own_data(registry.get("partition", config.partition)) and config.engine != "flower":
+        needs = "is for clients with data of their own: use cflag deploy or cflag server"
+        raise UserError(f"partition = '{config.partition}' {needs}")
     if config.secure and (config.engine != "flower-sim" or config.cohort_size() < 3):
         raise UserError("secure = true needs engine = 'flower-sim' and at least 3 clients in a round")
-    if config.source not in [*source_names(), CUSTOM]:
-        raise unknown("source", config.source, source_names())
+    if config.source != CUSTOM:
+        registry.get("source", config.source)
     if config.model != CUSTOM:
         registry.get("model", config.model)
     registry.get("memory", config.memory.kind)
