@@ -23,7 +23,6 @@ from cflag.errors import UserError
 from cflag.learning.learner import Loss
 from cflag.loggers.attach import attached, catch_up, require_loggers
 from cflag.process import cores, one_thread
-from cflag.results.dealt import class_counts
 from cflag.results.display import Display, Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.history import History
@@ -101,7 +100,7 @@ class Experiment:
             raise UserError(f"engine = '{self.config.engine}': an Experiment runs on this machine; use cflag.run(...)")
         require_loggers(self.config.log)
         with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:
-            folder.describe_data(class_counts(self.benchmark))
+            folder.describe_data(self.benchmark.class_counts())
             return self.carry(LocalEngine(self.host(), self._workers(), stopped), folder, display)
 
     def carry(self, engine: Engine, folder: RunFolder, display: Display) -> Result:

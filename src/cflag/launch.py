@@ -14,7 +14,6 @@ from cflag.errors import UserError
 from cflag.experiment import Experiment
 from cflag.learning.learner import Loss
 from cflag.loggers.attach import catch_up, require_loggers
-from cflag.results.dealt import class_counts
 from cflag.results.display import Bar, Display, Quiet
 from cflag.results.folder import RunFolder, new_folder
 from cflag.results.result import Result
@@ -76,7 +75,7 @@ def carry(experiment: Experiment, folder: RunFolder, display: Display) -> Result
     with explain_failures(folder.path), require_flower():
         from cflag.engines.flower.processes.deploy import simulate
 
-        folder.describe_data(class_counts(experiment.benchmark))
+        folder.describe_data(experiment.benchmark.class_counts())
         return simulate(folder, config, display)
 
 

@@ -22,6 +22,9 @@ from cflag.data.spec import Spec
 from cflag.errors import UserError
 from cflag.rng import stream
 
+ClassCounts = list[dict[int, list[int]]]
+"""For each task its classes, and for each class the training samples that clients 0, 1, ... have of it."""
+
 
 class Benchmark:
     """Who gets which samples of which task; only indices are kept, samples are cut out when asked for."""
@@ -90,15 +93,16 @@ class Benchmark:
         x = self.tasks[task].transform(split.x[chosen])
         return Samples(x, split.y[chosen], torch.full((len(chosen),), task))
 
-    def class_counts(self) -> list[list[list[int]]]:
-        """Return how many training samples each client has of each class in each task: [task][client][class]."""
+    def class_counts(self) -> ClassCounts:
+        """Count the training samples of each task, class and client."""
         labels, classes = self.source.train.y.numpy(), self.source.classes
-        counts = []
-        for parts in self._train:
+        counted: ClassCounts = []
+        for task, parts in zip(self.tasks, self._train, strict=True):
             owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-            cells = owner * classes + labels[np.concatenate(parts)]
-            counts.append(np.bincount(cells, minlength=len(parts) * classes).reshape(len(parts), classes).tolist())
-        return counts
+            cells = labels[np.concatenate(parts)] * len(parts) + owner
+            counts = np.bincount(cells, minlength=classes * len(parts)).reshape(classes, len(parts))
+            counted.append({label: counts[label].tolist() for label in task.classes})
+        return counted
 
     def _refuse_untested(self) -> None:
         """Say so where a task has no test samples."""

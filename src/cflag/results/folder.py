@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from cflag.config import Config, load_file, resolve
+from cflag.data.benchmark import ClassCounts
 from cflag.errors import CflagError, UserError
 from cflag.files import load_state, save_state, strict_json, write_atomically, write_json
-from cflag.results.dealt import ClassCounts
 from cflag.results.result import Result
 
 ARTIFACTS = "mlruns"
@@ -76,7 +76,7 @@ class RunFolder:
     def describe_data(self, counts: ClassCounts) -> None:
         """Write down, once, which client got how many samples of which class."""
         if not self.benchmark.exists():
-            write_json(self.benchmark, {"class_counts": [dict(task) for task in counts]})
+            write_json(self.benchmark, {"class_counts": counts})
 
     def class_counts(self) -> ClassCounts | None:
         """Return what `describe_data` wrote; None where nobody knows, as in deployments."""
