@@ -213,7 +213,8 @@ MUTANTS = {
     ),
     "stale table": (
         Delayed, "at_start", "return self.components.table()",
-        "return TABLES.setdefault(self.components.client.number, self.components.table())", {"Eq. (5), first v", "S. gradient error"},
+        "return TABLES.setdefault(self.components.client.number, self.components.table())",
+        {"Eq. (5), first v", "S. gradient error"},
     ),
     "a delayed gradient that is never refreshed": (
         Delayed, "path", "alpha=self.components.weights[j]", "alpha=0", {"Eq. (5), later v"},
