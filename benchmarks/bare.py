@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from benchmarks.contest import own_peak_mb, take_turns
 from benchmarks.workloads import BATCH, WORKLOADS, Workload
-from cflag.safety import keep_freed_memory
+from cflag.process import keep_freed_memory
 
 
 class Loop:

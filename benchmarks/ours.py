@@ -11,7 +11,7 @@ from cflag.config import flatten, merge, resolve
 from cflag.data.source import Source
 from cflag.engines.local import LocalEngine
 from cflag.experiment import Experiment
-from cflag.safety import one_thread
+from cflag.process import one_thread
 
 
 def source(workload: Workload) -> Source:

@@ -19,7 +19,7 @@ from cflag.errors import UserError
 from cflag.paper.campaigns import CAMPAIGNS, DATA_SETS
 from cflag.paper.scales import SCALES
 from cflag.presets import preset_names
-from tests.test_engine import QUICK
+from tests.support.quick import QUICK
 
 FLAGS = [f"--set={k}={v}" for k, v in QUICK.items()]
 

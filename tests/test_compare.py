@@ -17,7 +17,7 @@ from cflag.errors import CflagError, UserError
 from cflag.experiment import Experiment
 from cflag.results.display import PatientConsole
 from cflag.results.table import COLUMNS, as_csv, as_latex, as_markdown, as_text
-from tests.test_engine import QUICK
+from tests.support.quick import QUICK
 
 RAW: dict[str, Any] = merge(load_raw("digits"), flatten({**QUICK, "eval_every": 9}))
 

@@ -11,7 +11,7 @@ import pytest
 import cflag.methods
 from cflag import registry, run
 from cflag.errors import UserError
-from tests.test_engine import QUICK
+from tests.support.quick import QUICK
 
 TEXT = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
 

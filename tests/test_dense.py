@@ -15,7 +15,7 @@ from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.learning.dense import DenseNet
 from cflag.learning.learner import Learner
-from cflag.safety import one_thread
+from cflag.process import one_thread
 
 
 def mlp(widths: list[int], flatten: bool) -> nn.Sequential:

@@ -20,7 +20,7 @@ import pytest
 from benchmarks.faults import CFLAG, Deployment
 
 from cflag.engines.flower.processes.fleet import APP, free_port, tool
-from tests.grid import numbers
+from tests.support.grid import numbers
 
 ROOT = Path(__file__).parent.parent
 
@@ -131,7 +131,7 @@ def test_three_machines_by_hand_with_a_liar_and_two_strangers(tmp_path: Path) ->
     with (
         started(client("0", 0, keys / "clients" / "0.key", ours), tmp_path / "0.log"),
         started(client("1", 1, keys / "clients" / "1.key", ours), tmp_path / "1.log"),
-        started(client("2", 2, keys / "clients" / "2.key", ours, "tests.garbage_client"), tmp_path / "2.log"),
+        started(client("2", 2, keys / "clients" / "2.key", ours, "tests.support.garbage_client"), tmp_path / "2.log"),
         started(client("stranger", 0, tmp_path / "private" / "stranger.key", ours), tmp_path / "stranger.log"),
         started(client("fooled", 1, keys / "clients" / "1.key", theirs), tmp_path / "fooled.log"),
         started([*server, *words, "--no-database"], tmp_path / "server.log") as process,

@@ -20,19 +20,16 @@ import pytest
 from cflag.data import download, sources
 from cflag.data.download import Remote, fetch, status
 from cflag.errors import DataError, UserError
-from tests.test_sources import (
+from tests.support.datasets import (
     RECORDINGS,
     cut,
     make_cifar10,
     make_mnist,
     make_tiny,
     make_windows,
-    small,
     write_har_folder,
     write_har_npz,
 )
-
-__all__ = ["small"]  # a fixture, used by name
 
 IDX = (
     "train-images-idx3-ubyte",

@@ -25,7 +25,7 @@ from cflag.data import sources
 from cflag.data.benchmark import Benchmark
 from cflag.data.har import Windows
 from cflag.data.source import Split
-from tests.test_sources import make_windows, write_har_npz
+from tests.support.datasets import make_windows, write_har_npz
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 HAR = EXAMPLES / "har"

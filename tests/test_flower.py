@@ -20,7 +20,7 @@ from cflag.errors import CflagError, DivergedError
 from cflag.files import load_state
 from cflag.results.display import absences
 from cflag.results.result import Result
-from tests.grid import Fleet, Node, local, numbers
+from tests.support.grid import Fleet, Node, local, numbers
 
 Change = Callable[[dict[str, Any], dict[str, Tensor]], Any]
 
@@ -287,12 +287,25 @@ def _loss_in_words(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     head["logs"]["loss"] = "none to speak of"
 
 
+def _memory_loss_in_words(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    head["logs"]["memory_loss"] = "little"
+
+
+def _long_words(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    head["logs"]["mood"] = "x" * 41
+
+
+def _list_in_logs(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    head["logs"]["mood"] = ["fine"]
+
+
 def _nested(head: dict[str, Any], tensors: dict[str, Tensor]) -> RecordDict:
     return RecordDict({"cflag": ConfigRecord({"head": "[" * 200_000, "body": b""})})
 
 
 GARBAGE = [
-    _half_precision, _complex, _infinite_cost, _endless_number, _loss_in_words, _nested, _nan, _infinite,
+    _half_precision, _complex, _infinite_cost, _endless_number, _loss_in_words, _memory_loss_in_words, _long_words,
+    _list_in_logs, _nested, _nan, _infinite,
     _infinite_number, _short, _matrix, _million_times_too_long, _too_large_to_read, _other_experiment, _other_client,
     _other_position, _heavy, _extra, _text, _nothing, _noise,
 ]  # fmt: skip
@@ -313,6 +326,22 @@ def test_garbage_is_refused_named_and_the_round_goes_on(change: Change, tmp_path
         assert record["cohort"] == [0, 2]
     assert any(line.startswith("client 1: refused: ") for line in fleet.said)
     assert numbers(fleet.path)[1] == numbers(silent.path)[1]
+
+
+def test_a_log_is_a_number_or_a_few_words_whatever_its_name(tmp_path: Path) -> None:
+    """Also where others log a number under that name: what is computed from it leaves the words out."""
+    fleet = Fleet(tmp_path, rounds=1)
+    words = "y" * 40
+    own = {"mood": words, "weight": 2, "capped": "often", "alpha": "small"}
+    spoil(fleet.nodes[1], lambda head, tensors: head["logs"].update(own))
+    result = fleet.run()
+    record = fleet.records()[-1]
+    assert "missing" not in record
+    assert record["clients"]["mood"] == [None, words, None]
+    assert record["clients"]["weight"] == [None, 2, None]
+    first, second, third = record["clients"]["capped"]
+    assert second == "often"
+    assert result.costs["rate_caps"] == first + third
 
 
 def test_garbage_in_tests_is_refused(tmp_path: Path) -> None:

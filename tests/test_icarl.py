@@ -28,8 +28,8 @@ from cflag.memory.base import MemoryOptions
 from cflag.memory.ring import Ring
 from cflag.methods.base import LocalOptions
 from cflag.methods.icarl import Icarl, IcarlSettings, herd, sigmoid_loss
-from tests.test_engine import QUICK
-from tests.test_resume import Crash, _stop_after, same
+from tests.support.crashes import Crash, stop_after
+from tests.support.quick import QUICK, same
 
 CLASS: dict[str, Any] = {**QUICK, "method": "icarl", "scenario": "class", "zeta": 1.0, "icarl": {"lr": 0.1}}
 
@@ -224,8 +224,8 @@ def step(stage: Stage, strength: float, shift: float, batch: int = 10_000) -> Te
     """Return client 0's displacement in one step of task 2, from a model so far from the teacher in every parameter."""
     method = Icarl(replace(stage.config.settings, lr=1.0, strength=strength), LocalOptions(batch=batch))
     client = stage.host.client(0, 1)
-    client.begin_question("local_steps", RoundContext(1, 0, sum(stage.server.sizes.values()), 5))
     stage.host.learner.load(stage.server.params + shift, stage.server.buffers)
+    client.begin_question("local_steps", RoundContext(1, 0, sum(stage.server.sizes.values()), 5))
     sent = {"teacher": stage.server.params, "teacher_buffers": stage.server.buffers}
     delta = method.local_steps(client, 1, **sent)["delta"]
     assert isinstance(delta, Tensor)
@@ -296,7 +296,7 @@ def test_workers_and_a_stop_change_nothing(tmp_path: Path, monkeypatch: pytest.M
     for workers, path in zip((1, 2), paths, strict=False):
         run("digits", out=path, workers=workers, **CLASS)
     with monkeypatch.context() as patch:
-        _stop_after(3, patch)  # in the middle of task 2, where exemplars and teacher are in use
+        stop_after(3, patch)  # in the middle of task 2, where exemplars and teacher are in use
         with pytest.raises(Crash):
             run("digits", out=paths[2], workers=1, **CLASS)
     resume(paths[2])

@@ -19,9 +19,10 @@ from cflag.config import resolve
 from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.errors import UserError
+from cflag.learning.forgetting import forgetting_term
 from cflag.learning.learner import Learner
 from cflag.learning.optimizers import Optimizer, make_optimizer
-from cflag.learning.rates import Overlap, RateRule, Rates, forgetting_term
+from cflag.learning.rates import Overlap, RateRule, Rates
 
 ALL_OPEN = Heads(torch.ones(1, 3, dtype=torch.bool), by_task=True)
 

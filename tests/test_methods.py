@@ -24,8 +24,8 @@ from cflag.learning.distillation import distillation
 from cflag.memory.base import MemoryOptions
 from cflag.memory.ring import Ring
 from cflag.methods.agem import project
-from tests.quadratic import Lab, Row
-from tests.test_engine import QUICK
+from tests.support.quadratic import Lab, Row
+from tests.support.quick import QUICK
 
 PAST: list[list[Row]] = [[(1, 0, 0, -1)], [(0, 0, 1, 1)]]
 CURRENT: list[list[Row]] = [[(1, 0, 0, 1), (0, 1, 0, 2)], [(0, 0, 1, 3)]]
@@ -33,7 +33,7 @@ ALL = [name for name in registry.names("method") if name != "cflag"]
 
 
 def rate(method: str, value: float) -> dict[str, Any]:
-    return {method: {"beta" if method in ("cflag", "fedtrack") else "lr": value}}
+    return {method: {"beta" if method.startswith(("cflag", "fedtrack")) else "lr": value}}
 
 
 @pytest.mark.parametrize("method", registry.names("method"))
@@ -50,7 +50,7 @@ def test_every_method_states_its_idea_and_settings(method: str) -> None:
     cls = registry.get("method", method)
     settings = cls.Settings()
     if hasattr(settings, "check"):
-        settings.check()
+        settings.check(method)
     import importlib
 
     text = importlib.import_module(cls.__module__).__doc__ or ""
@@ -239,9 +239,9 @@ def test_lwf_keeps_what_was_learned_first(scenario: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("labels", ["own", "open"])
-def test_cflag_can_leave_old_heads_to_the_memory(labels: str) -> None:
+def test_cflag_sgd_can_leave_old_heads_to_the_memory(labels: str) -> None:
     """The last ten parameters are the outputs' biases: old ones get no gradient from the current task's own labels."""
-    settings = {**QUICK, "method": "cflag", "scenario": "class", "workers": 1, "cflag": {"labels": labels}}
+    settings = {**QUICK, "method": "cflag-sgd", "scenario": "class", "workers": 1, "cflag-sgd": {"labels": labels}}
     experiment = Experiment(resolve(merge(load_raw("digits"), flatten(settings))))
     host, server = experiment.host(), experiment.server()
     engine = LocalEngine(host, 1)
@@ -249,7 +249,7 @@ def test_cflag_can_leave_old_heads_to_the_memory(labels: str) -> None:
     engine.converse(experiment.method.end_task(server), server)
     client = host.client(0, 1)
     client.begin_question("local_steps", RoundContext(1, 0, 1, 5))
-    gradient = experiment.method.components(client).full()[-10:]  # type: ignore[attr-defined]
+    gradient = experiment.method.estimator(client).components.full()[-10:]  # type: ignore[attr-defined]
     old, own = experiment.benchmark.heads.own
     assert (gradient[own] != 0).all()
     assert (gradient[old] != 0).all() if labels == "open" else (gradient[old] == 0).all()

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from cflag import registry
 from cflag.errors import UserError
 from cflag.models.layers import ModelOptions, TrimmedConv2d
-from cflag.safety import one_thread
+from cflag.process import one_thread
 
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "mlp": [(7,), (9, 128), (1, 8, 8)],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import signal
@@ -21,11 +20,12 @@ from cflag import Client, Server, run
 from cflag.cli import main
 from cflag.config import resolve
 from cflag.errors import CflagError, UserError
-from cflag.experiment import Experiment, resume
+from cflag.experiment import resume
 from cflag.files import load_state, save_state
 from cflag.results import folder as folder_module
 from cflag.results.folder import RunFolder
-from tests.test_engine import QUICK, without_times
+from tests.support.crashes import Crash, stop_after
+from tests.support.quick import QUICK, same, without_times
 
 SETTINGS = {**QUICK, "tasks": 3, "rounds": 3, "zeta": 1.0, "cflag": {"estimator": "iag", "rules": "both", "drift": 1.0}}
 FLAGS = [f"--set={k}={v}" for k, v in SETTINGS.items() if k != "cflag"]
@@ -37,21 +37,6 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("unbroken") / "run"
     run("digits", out=out, **SETTINGS)
     return out
-
-
-def same(one: Path, other: Path) -> None:
-    assert without_times(one) == without_times(other)
-    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
-    results = [json.loads((p / "result.json").read_text()) for p in (one, other)]
-    for result in results:
-        result["costs"].pop("seconds")
-        result["costs"].pop("peak_mb")
-        result["config"].pop("workers")
-    assert results[0] == results[1]
-
-
-class Crash(BaseException):
-    """Stands for the end of the process: no handler of ours runs on it."""
 
 
 @pytest.mark.parametrize("fatal", [1, 2, 3, 5, 8, 9, 11, 14, 20, 26, 27])
@@ -154,7 +139,7 @@ def test_resuming_a_finished_run_changes_nothing(unbroken: Path) -> None:
 
 def test_resume_with_another_number_of_workers(tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
-    _stop_after(4, monkeypatch)
+    stop_after(4, monkeypatch)
     with pytest.raises(Crash):
         run("digits", out=out, workers=1, **SETTINGS)
     monkeypatch.undo()
@@ -162,20 +147,6 @@ def test_resume_with_another_number_of_workers(tmp_path: Path, unbroken: Path, m
     (out / "config.toml").write_text(text.replace("workers = 1", "workers = 3"))
     resume(out)
     assert without_times(out) == without_times(unbroken)
-
-
-def _stop_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Experiment._checkpoint
-    count = 0
-
-    def counted(self: Experiment, *args: Any) -> None:
-        nonlocal count
-        original(self, *args)
-        count += 1
-        if count == rounds:
-            raise Crash
-
-    monkeypatch.setattr(Experiment, "_checkpoint", counted)
 
 
 @pytest.mark.parametrize(("workers", "name"), [(1, "server"), (1, "client"), (2, "client"), (1, "model")])
@@ -233,7 +204,7 @@ def test_a_checkpoint_is_tied_to_its_config(
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        _stop_after(2, patch)
+        stop_after(2, patch)
         with pytest.raises(Crash):
             run("digits", out=out, workers=1, **SETTINGS)
     text = (out / "config.toml").read_text()
@@ -264,7 +235,7 @@ def test_ctrl_c_between_two_runs_is_not_lost(tmp_path: Path, monkeypatch: pytest
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
-    _stop_after(2, monkeypatch)
+    stop_after(2, monkeypatch)
     with pytest.raises(Crash):
         run("digits", out=out, workers=1, **SETTINGS)
     monkeypatch.undo()
@@ -300,7 +271,7 @@ def test_state_of_a_method_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Finetune, "local_steps", local_steps)
     settings = {**QUICK, "method": "finetune", "workers": 1}
     with monkeypatch.context() as inner:
-        _stop_after(2, inner)
+        stop_after(2, inner)
         with pytest.raises(Crash):
             run("digits", out=tmp_path / "run", **settings)
     seen.clear()

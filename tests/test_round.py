@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cflag.learning.estimators import Components, delayed
-from tests.quadratic import Lab, Row, lose_scratch
+from cflag.learning.estimators import Components, Delayed
+from tests.support.quadratic import Lab, Row, lose_scratch
 
 # Two clients, three parameters, x_t = 0. Client 0 has two components, client 1 has one: p = (2/3, 1/3).
 #   g_0 = ½ [(-1, 0, 0) + (0, -2, 0)] = (-1/2, -1, 0)      g_1 = (0, 0, -3)      g = (-1/3, -2/3, -1)
@@ -30,9 +30,10 @@ C0, C1 = (Fr(1, 6), Fr(1, 3), Fr(-1)), (Fr(-1, 3), Fr(-2, 3), Fr(2))
 GAMMA = Fr(5, 2) / 100 * (Fr(59, 90) ** 2 + Fr(16, 9) + Fr(59, 30) ** 2) - Fr(1, 20) * Fr(59, 270)
 
 
-def by_hand(**cflag: Any) -> Lab:
-    own = {"alpha": 0.1, "beta": 0.1, "estimator": "iag", "order": "cyclic", "drift": 1.0, "alpha_cap": "none"}
-    return Lab(PAST, CURRENT, (0, 0, 0), steps=2, cflag={**own, **cflag})
+def by_hand(method: str = "cflag", **changed: Any) -> Lab:
+    own: dict[str, Any] = {"alpha": 0.1, "beta": 0.1, "order": "cyclic", "alpha_cap": "none", **changed}
+    settings: dict[str, Any] = {"steps": 2, "method": method, method: own}
+    return Lab(PAST, CURRENT, (0, 0, 0), **settings)
 
 
 def combine(alphas: tuple[Fr, Fr], betas: tuple[Fr, Fr]) -> list[float]:
@@ -76,7 +77,7 @@ def test_server_level_beta() -> None:
     """Section 5: Λ = ⟨m, Σ p_i a_i⟩ = 59/270 > 0, so β* = (1 - Lα) Λ / (L ‖Σ p_i a_i‖²) and α stays."""
     mean_a = [Fr(2, 3) * A0[k] + Fr(1, 3) * A1[k] for k in range(3)]
     best = Fr(1, 2) * Fr(59, 270) / (5 * sum(v * v for v in mean_a))
-    lab = by_hand(adapt="server")
+    lab = by_hand("cflag-server")
     expected = [float(-(TENTH * M[k] + best * mean_a[k])) for k in range(3)]
     assert lab.round().tolist() == pytest.approx(expected, abs=1e-14)
     assert lab.server.logs["server_beta"] == pytest.approx(float(best), abs=1e-15)
@@ -117,8 +118,11 @@ def test_tau_example_of_the_paper() -> None:
     lab.engine.ask(_ask_gradients(lab), lab.server)
     client = lab.engine.lanes[0].host.clients[0]  # type: ignore[attr-defined]
     components = Components(client, 1, "cyclic")
+    setattr(components, "visits", lambda: iter([0, 2]))  # noqa: B010 (mypy forbids the assignment)
     lab.learner.load(torch.zeros(3, dtype=torch.float64), lab.learner.buffers)
-    estimates = delayed(components, components.table(), iter([0, 2]))
+    estimator = Delayed(components)
+    assert estimator.recall().tolist() == pytest.approx([-1 / 3, -1 / 3, -1 / 3])
+    estimates = estimator.path()
     assert next(estimates).tolist() == pytest.approx([-1 / 3, -1 / 3, -1 / 3])
     lab.learner.params.copy_(torch.tensor([0.5, 0.5, 0.5]))  # x_1
     assert next(estimates).tolist() == pytest.approx([-0.5 / 3, -1 / 3, -1 / 3])
@@ -217,8 +221,8 @@ def test_costs_of_a_round() -> None:
     account = lab.engine.settle()
     assert (account.cost.current, account.cost.memory) == (3 + 2, 2)
     vector = 3 * 8
-    # up: g, m and its factor, then Δ and the number α; down: x, then g, m and the numbers E and β; for two clients.
-    assert account.bytes_up == 2 * (2 * vector + 8 + vector + 8)
+    # Up: g and m, then Δ, the number α and, to measure Γ, a; down: x, then g, m and the numbers E and β; two clients.
+    assert account.bytes_up == 2 * (2 * vector + vector + 8 + vector)
     assert account.bytes_down == 2 * (vector + 2 * vector + 2 * 8)
 
 
@@ -278,7 +282,7 @@ def test_vanishing_steps_keep_the_plain_rates(tiny: float) -> None:
 
 
 def test_without_drift_correction_nobody_computes_or_sends_g() -> None:
-    """Mini-batches and drift 0: E samples a client and the memory; up m, its factor, Δ and α; down x, m, E and β."""
+    """Mini-batches and drift 0: E samples per client and the memory; up m, Δ and α; down x, m, E and β."""
     lab = Lab(PAST, CURRENT, (0, 0, 0), steps=2, cflag={"estimator": "minibatch", "drift": 0.0, "adapt": "off"})
     lab.round()
     lab.engine.settle()
@@ -286,7 +290,7 @@ def test_without_drift_correction_nobody_computes_or_sends_g() -> None:
     account = lab.engine.settle()
     assert (account.cost.current, account.cost.memory) == (2 + 2, 2)
     vector = 3 * 8
-    assert account.bytes_up == 2 * (2 * vector + 2 * 8)
+    assert account.bytes_up == 2 * (2 * vector + 8)
     assert account.bytes_down == 2 * (2 * vector + 2 * 8)
 
 
@@ -309,5 +313,6 @@ def test_weights_of_the_memory_gradient(weights: str, expected: list[float]) -> 
     """Client 0 has 2 of 3 current samples but only 1 of 4 memory samples; m_0 = (1, 0, 0), m_1 = (0, 0, -1)."""
     past: list[list[Row]] = [[(1, 0, 0, -1)], [(0, 0, 1, 1)] * 3]
     own = {"adapt": "off", "alpha": 1.0, "beta": 1e-12, "weights": weights}
-    lab = Lab(past, CURRENT, (0, 0, 0), steps=1, cflag=own)
+    settings: dict[str, Any] = {"steps": 1, "method": "cflag-sgd", "cflag-sgd": own}
+    lab = Lab(past, CURRENT, (0, 0, 0), **settings)
     assert lab.round().tolist() == pytest.approx([-v for v in expected], abs=1e-9)

@@ -11,12 +11,14 @@ from flwr.app import Message
 from flwr.compat.common.recorddict_compat import recorddict_to_fitres
 
 from cflag.conversation import Answer
+from cflag.engines.flower.client.secure import is_secure, open_question, seal_answer
 from cflag.engines.flower.client.station import Station
 from cflag.engines.flower.messages import unpack
-from cflag.engines.flower.secure import RANGE, SecureMean, is_secure, open_question, seal_answer
+from cflag.engines.flower.sealed import RANGE
+from cflag.engines.flower.server.secure_mean import SecureMean
 from cflag.errors import CflagError, UserError
 from cflag.files import load_state
-from tests.grid import Fleet, local
+from tests.support.grid import Fleet, local
 
 SECURE: dict[str, Any] = {"engine": "flower-sim", "secure": True, "clients": 4, "zeta": 0.5}
 
@@ -63,7 +65,7 @@ def test_a_mean_is_weighted_by_samples(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_nothing_singles_out_a_client(tmp_path: Path) -> None:
-    """Neither in the metrics nor in what arrives: no answer's vector, remark, loss or accuracy of one client."""
+    """Neither in the metrics nor in what arrives: no answer's vector, log, loss or accuracy of one client."""
     fleet = Fleet(tmp_path, **SECURE, tasks=1, rounds=1)
     arrived: list[Message] = []
 

@@ -15,7 +15,6 @@ from cflag import Experiment
 from cflag.config import flatten, load_raw, merge, resolve
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
-from cflag.learning.estimators import delayed
 from cflag.learning.gradient_table import GradientTable, Workspace
 
 HALF = 2.0**-12
@@ -105,11 +104,14 @@ def test_a_larger_table_is_held_in_half_precision() -> None:
     for experiment, engine in (free, half):
         client = engine.lanes[0].host.client(0, 0)  # type: ignore[attr-defined]
         experiment.learner.load(full_end, experiment.learner.buffers)
-        components = experiment.method.components(client)  # type: ignore[attr-defined]
-        table = components.table()
-        bound = sum(w * float(row.abs().max()) for w, row in zip(components.weights, table, strict=True))
-        steps = delayed(components, table, iter(range(len(table))))
-        tracks.append(([v.clone() for v in steps], bound))  # the parameters do not move, so v stays what it was
+        estimator = experiment.method.estimator(client)  # type: ignore[attr-defined]
+        components = estimator.components
+        components.visits = lambda parts=components.parts: iter(range(len(parts)))
+        estimator.recall()
+        bound = sum(w * float(row.abs().max()) for w, row in zip(components.weights, estimator.start, strict=True))
+        tracks.append(
+            ([v.clone() for v in estimator.path()], bound)
+        )  # the parameters do not move, so v stays what it was
     (exact, bound), (rounded, _) = tracks
     for one, other in zip(exact, rounded, strict=True):
         assert float((one - other).abs().max()) <= HALF * bound * 1.01

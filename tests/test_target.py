@@ -25,8 +25,8 @@ from cflag.learning.synthesis import Workshop, disagreement, fresh, outputs_and_
 from cflag.methods.target import Target, TargetSettings
 from cflag.models.generator import NOISE, Generator
 from cflag.server import Server
-from tests.test_engine import QUICK, without_times
-from tests.test_resume import Crash, _stop_after, same
+from tests.support.crashes import Crash, stop_after
+from tests.support.quick import QUICK, same, without_times
 
 TINY: dict[str, Any] = {"samples": 24, "batch": 12, "generator_steps": 3, "student_steps": 2}
 
@@ -400,7 +400,7 @@ def test_a_stop_before_or_after_the_synthesis_changes_nothing(
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        _stop_after(rounds, patch)
+        stop_after(rounds, patch)
         with pytest.raises(Crash):
             run("digits", out=out, workers=1, **SHORT)
     resume(out)
@@ -414,5 +414,5 @@ def test_a_stop_before_or_after_the_synthesis_changes_nothing(
 )
 def test_numbers_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=rf"target\.{next(iter(wrong))} = "):
-        replace(TargetSettings(), **wrong).check()
-    TargetSettings(bn=0.0, adversarial=0.0).check()
+        replace(TargetSettings(), **wrong).check("target")
+    TargetSettings(bn=0.0, adversarial=0.0).check("target")

@@ -223,7 +223,7 @@ MUTANTS = {
         Delayed, "path", "alpha=self.components.weights[j]", "alpha=-self.components.weights[j]", {"Eq. (5), later v"},
     ),
     "a_i scaled by β": (
-        CFlag, "local_steps", "            a += v", "            a += beta * v", {"Line 12, server step"},
+        CFlag, "local_steps", "            a += v  #", "            a += beta * v  #", {"Line 12, server step"},
     ),
     "weights not normalised": (
         LocalEngine, "ask", "reply.samples / context.samples", "reply.samples / server.sizes[0]",

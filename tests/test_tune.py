@@ -15,7 +15,7 @@ from cflag.cli import main
 from cflag.config import flatten, load_raw, merge
 from cflag.errors import UserError
 from cflag.tune import Search, Tuning, load_tuned, tune, write_tuned
-from tests.test_engine import QUICK
+from tests.support.quick import QUICK
 
 RAW: dict[str, Any] = merge(load_raw("digits"), flatten(QUICK))
 FLAGS = [f"--set={k}={v}" for k, v in QUICK.items()]

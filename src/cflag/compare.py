@@ -12,15 +12,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
+from cflag.account import Account
 from cflag.config import Config, merge, resolve
 from cflag.conversation import Conversation
-from cflag.engines.engine import Account
 from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.experiment import Experiment
+from cflag.loggers.attach import require_loggers
+from cflag.process import one_thread
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
-from cflag.safety import one_thread, stop_requests
+from cflag.stopping import stop_requests
 
 Budget = Literal["rounds", "gradients", "bytes"]
 
@@ -113,6 +115,8 @@ def _spent(account: Account, budget: Budget) -> float:
 
 def prepare(jobs: Sequence[Job]) -> None:
     """Make the runs' folders; those that are there must belong to the same comparison."""
+    for log in dict.fromkeys(job.config.log for job in jobs):
+        require_loggers(log)
     for job in jobs:
         if not (job.folder / "config.toml").exists():
             RunFolder.create(job.folder, job.config)

@@ -27,8 +27,6 @@ from cflag.presets import load_preset
 
 CUSTOM = "custom"
 """The name of a source or model that was handed over in Python."""
-LOGGERS = ("mlflow", "tensorboard")
-"""What `log` may name."""
 
 
 @dataclass(frozen=True)
@@ -271,8 +269,8 @@ def log_names(log: str) -> list[str]:
     """Return the loggers that `log` names, each once; refuse one nobody knows."""
     names = list(dict.fromkeys(name.strip() for name in log.split(",") if name.strip()))
     for name in names:
-        if name not in LOGGERS:
-            raise unknown("logger", name, LOGGERS)
+        if name not in registry.names("logger"):
+            raise unknown("logger", name, registry.names("logger"))
     return names
 
 

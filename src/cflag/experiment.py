@@ -5,7 +5,6 @@ config → benchmark → clients → engine ⇄ method → run folder → result
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -15,26 +14,27 @@ from typing import Any
 import torch
 from torch import nn
 
-from cflag import registry
+from cflag.account import Counts
+from cflag.build import build_benchmark, build_learner, build_method
 from cflag.config import CUSTOM, Config, flatten, load_raw, merge, resolve
-from cflag.data import sources
-from cflag.data.benchmark import Benchmark
 from cflag.data.source import Source
 from cflag.data.spec import Spec
-from cflag.engines.engine import Counts, Engine
+from cflag.engines.engine import Engine
+from cflag.engines.flower import require_flower
 from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
-from cflag.learning.learner import Learner, Loss
-from cflag.loggers.attach import catch_up, logged
-from cflag.methods.base import Method
+from cflag.learning.learner import Loss
+from cflag.loggers.attach import attached, catch_up, require_loggers
+from cflag.process import cores, one_thread
+from cflag.results.dealt import class_counts
 from cflag.results.display import Bar, Display, Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.history import History
 from cflag.results.result import Result
-from cflag.rng import stream, torch_seed
-from cflag.safety import cores, explain_failures, one_thread, require_flower, stop_requests
+from cflag.rng import stream
 from cflag.server import Server
+from cflag.stopping import explain_failures, stop_requests
 
 FORMAT = 3
 """The version of a checkpoint's contents; another one's vectors may lie in another order."""
@@ -52,34 +52,17 @@ class Experiment:
         spec: Spec | None = None,
     ) -> None:
         self.config = config
-        _check_custom(config.model, model, "model")
         if spec is None:
-            self.benchmark = self._load(source)
+            self.benchmark = build_benchmark(config, source)
             spec = self.benchmark.spec
         self.spec = spec
-        self.method: Method = registry.get("method", config.method)(config.settings, config)
-        self.learner = Learner(
-            copy.deepcopy(model) if model is not None else build_model(config, spec),
-            spec.heads,
-            spec.normalise,
-            config.device,
-            loss,
-            channels_last=model is None and hasattr(registry.get("model", config.model), "channels_last"),
-        )
-        self.learner.check(spec.blank(), spec.classes)
+        self.method = build_method(config)
+        self.learner = build_learner(config, spec, model, loss)
         self._initial = (self.learner.params.clone(), self.learner.buffers.clone())
-
-    def _load(self, source: Source | None) -> Benchmark:
-        """Deal the data, and see that the memory can hold some."""
-        config = self.config
-        _check_custom(config.source, source, "source")
-        source = source or sources.load(config.source, sources.data_dir_or_default(config.data_dir))
-        benchmark = Benchmark(source, config)
-        config.memory.check_limits(benchmark.train(0, 0))
-        return benchmark
 
     def run(self, out: Path, display: Display | None = None) -> Result:
         """Run from the beginning into a new folder."""
+        require_loggers(self.config.log)
         return self._run(RunFolder.create(out, self.config), display or Quiet())
 
     def resume(self, folder: Path, display: Display | None = None) -> Result:
@@ -111,9 +94,11 @@ class Experiment:
         if folder.finished:
             catch_up(display, self.config, folder)
             return Result.load(folder.path)
+        require_loggers(self.config.log)
         if self.config.engine != "local":
             return self._simulate(folder, display)
         with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:
+            folder.describe_data(class_counts(self.benchmark))
             return self.learn(LocalEngine(self.host(), self._workers(), stopped), folder, display)
 
     def _simulate(self, folder: RunFolder, display: Display) -> Result:
@@ -125,12 +110,13 @@ class Experiment:
         with explain_failures(folder.path), require_flower():
             from cflag.engines.flower.processes.deploy import simulate
 
+            folder.describe_data(class_counts(self.benchmark))
             return simulate(folder, self.config, display)
 
     def learn(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """Let an engine carry the experiment to its end, from wherever the folder says it is."""
         try:
-            with logged(display, self.config, folder) as shown:
+            with attached(display, self.config, folder) as shown:
                 return self._learn(engine, folder, shown)
         finally:
             engine.close()
@@ -211,7 +197,7 @@ class Experiment:
     def _finish(self, folder: RunFolder, server: Server, history: History) -> Result:
         """Write down what the run found out."""
         self.learner.load(server.params, server.buffers)
-        result = history.result(self.config, folder.path)
+        result = history.result(self.config, folder.path, self.method.figures)
         folder.finish(result, dict(self.learner.model.state_dict()))
         return result
 
@@ -268,14 +254,6 @@ def refuse_changed(before: Mapping[str, Any], now: Mapping[str, Any], path: Path
             )
 
 
-def build_model(config: Config, spec: Spec) -> nn.Module:
-    """Build a built-in model; its initial weights depend on the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(config.seed, "model"))
-        model: nn.Module = registry.get("model", config.model)(spec.shape, spec.classes, config)
-    return model
-
-
 def new_folder(name: str, parent: Path = Path("runs")) -> Path:
     """Return runs/NAME, or runs/NAME-2 and so on where that is taken."""
     path, number = parent / name, 1
@@ -289,8 +267,3 @@ def _bar() -> Bar:
     from rich.console import Console
 
     return Bar(Console())
-
-
-def _check_custom(name: str, given: object | None, what: str) -> None:
-    if name == CUSTOM and given is None:
-        raise UserError(f"this run used a {what} of its own; run or resume it from Python with {what}=...")

@@ -19,7 +19,7 @@ from cflag.compare import Budget, Job, equal_cost, prepare, run_all
 from cflag.config import Config, load_file, merge, resolve
 from cflag.errors import CflagError, DivergedError, UserError
 from cflag.files import write_atomically
-from cflag.safety import cores
+from cflag.process import cores
 
 if TYPE_CHECKING:
     from optuna.study import Study

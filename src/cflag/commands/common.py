@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cflag.errors import UserError
-from cflag.safety import cores
+from cflag.process import cores
 
 if TYPE_CHECKING:
     from cflag.config import Config

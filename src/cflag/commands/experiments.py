@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cflag.commands.common import absolute, add_settings, configs_of, jobs_at_once, names_in, raw_of, seed_of
 from cflag.errors import InterruptedRunError, UserError
-from cflag.safety import stop_requests
+from cflag.stopping import stop_requests
 
 if TYPE_CHECKING:
     from cflag.commands.common import Commands
@@ -137,11 +137,13 @@ def _folders_in(root: Path) -> list[Path]:
 def _begun(args: argparse.Namespace) -> tuple[Path, Experiments]:
     """Make one folder a run, all of them before the first starts, so that --resume finds what is still to do."""
     from cflag.experiment import Experiment, new_folder
+    from cflag.loggers.attach import require_loggers
     from cflag.results.folder import RunFolder, refuse_existing
 
     methods = names_in("--methods", args.methods) if args.methods else [None]
     seeds = [seed_of(text) for text in names_in("--seeds", args.seeds)] if args.seeds else [None]
     configs = configs_of(args, methods, seeds)
+    require_loggers(configs[0].log)
     first = Experiment(configs[0])  # missing data and the like come to light before a folder is made
     stem = Path(args.preset or "digits").stem
     if len(configs) == 1:

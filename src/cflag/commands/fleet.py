@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cflag.commands.common import absolute, add_settings, names_in, raw_of
+from cflag.engines.flower import require_flower
 from cflag.errors import UserError
-from cflag.safety import require_flower
 
 if TYPE_CHECKING:
     from cflag.commands.common import Commands
@@ -96,18 +96,19 @@ def _deploy(args: argparse.Namespace) -> None:
 
 def _server(args: argparse.Namespace) -> None:
     with require_flower():
-        from cflag.engines.flower.processes.deploy import ServerOptions, serve
+        from cflag.engines.flower.processes.deploy import ServerOptions, serve_fleet
     for name in ("ca.crt", "server.pem", "server.key"):
         if not (args.keys / name).is_file():
             raise UserError(f"{args.keys / name}: there is no such file; 'cflag keys server {args.keys}' makes it")
     options = ServerOptions(args.keys, args.host, args.port, args.keep, args.database)
-    _fleet(args, lambda folder, display: serve(folder, options, display))
+    _fleet(args, lambda folder, display: serve_fleet(folder, options, display))
 
 
 def _fleet(args: argparse.Namespace, carry: Callable[[RunFolder, Display], Result]) -> None:
     """Open or make the run folder of a deployment, let it be carried, and show what came out."""
     from cflag.config import resolve
     from cflag.experiment import new_folder
+    from cflag.loggers.attach import require_loggers
     from cflag.results.display import Bar, PatientConsole, Quiet, show_results
     from cflag.results.folder import RunFolder
 
@@ -119,9 +120,11 @@ def _fleet(args: argparse.Namespace, carry: Callable[[RunFolder, Display], Resul
     else:
         args.engine = "flower"
         config = resolve(raw_of(args))
+        require_loggers(config.log)
         stem = Path(args.preset or "digits").stem
         folder = RunFolder.create(args.out or new_folder(f"{stem}-{config.method}-{config.seed}"), config)
     if not folder.finished:
+        require_loggers(folder.config().log)
         console.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
     show_results(console, [carry(folder, Quiet() if args.quiet else Bar(console))])
 

@@ -8,12 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
-from cflag.safety import end_with_parent
-
-POLL = "CFLAG_SUPERNODE_POLL"
-"""The longest a SuperNode waits between two looks for messages, in seconds; see waits.py."""
-STAY = "CFLAG_KEEP"
-"""Set where the process should outlive the one that started it."""
+from cflag.engines.flower.environment import STAY, SUPERNODE_POLL
+from cflag.process import end_with_parent
 
 
 def main() -> None:
@@ -35,7 +31,7 @@ def main() -> None:
 
         from cflag.engines.flower.processes.waits import shorten
 
-        shorten(float(os.environ.get(POLL, 0)))
+        shorten(float(os.environ.get(SUPERNODE_POLL, 0)))
         flower_supernode()
 
 

@@ -18,22 +18,20 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from cflag.config import Config, load_raw, merge, parse_setting, resolve
+from cflag.engines.flower.environment import OWNER
+from cflag.engines.flower.processes.outcome import command_of, forget_outcome, write_outcome
 from cflag.engines.flower.processes.waits import shorten
 from cflag.engines.flower.server.engine import FlowerEngine
 from cflag.engines.flower.server.post import POLL
 from cflag.engines.flower.server.secure_engine import SecureFlowerEngine
 from cflag.errors import CflagError
 from cflag.experiment import Experiment, new_folder
-from cflag.files import write_atomically, write_json
+from cflag.files import write_atomically
+from cflag.loggers.attach import require_loggers
+from cflag.process import end_with, one_thread
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder
-from cflag.safety import end_with, explain_failures, one_thread
-
-OUTCOME = "outcome.json"
-"""How the server process ended, for whoever started it."""
-
-OWNER = "CFLAG_OWNER"
-"""The environment variable with the process that looks after the SuperLink and this one, where there is one."""
+from cflag.stopping import explain_failures
 
 server = ServerApp()
 
@@ -48,31 +46,25 @@ def main(grid: Grid, context: Context) -> None:
         end_with(int(os.environ[OWNER]))
     folder = _folder(context.run_config)
     try:
-        serve(grid, folder)
+        run_server_app(grid, folder)
     except CflagError as error:
-        write_json(folder.path / OUTCOME, {"exit_code": error.exit_code, "error": str(error)})
+        write_outcome(folder, error)
         raise
 
 
-def serve(grid: Grid, folder: RunFolder, say: Callable[[str], None] | None = None) -> None:
+def run_server_app(grid: Grid, folder: RunFolder, say: Callable[[str], None] | None = None) -> None:
     """Carry the folder's experiment to its end."""
     if folder.finished:
         return
-    (folder.path / OUTCOME).unlink(missing_ok=True)
+    forget_outcome(folder)
     config = folder.config()
+    require_loggers(config.log)
     with explain_failures(folder.path, command_of(folder)), folder.locked(), one_thread():
         shorten(POLL)
         kind = SecureFlowerEngine if config.secure else FlowerEngine
         engine = kind(grid, config, experiment_name(folder), say or folder.say)
         experiment = Experiment(config, spec=engine.gather())
         experiment.learn(engine, folder, Quiet())
-
-
-def command_of(folder: RunFolder) -> str:
-    """Return which command resumes such a run: only `cflag deploy` has the keys in the run folder."""
-    if folder.config().engine != "flower":
-        return "run"
-    return "deploy" if (folder.path / "deployment" / "keys").is_dir() else "server --keys KEYS"
 
 
 def experiment_name(folder: RunFolder) -> str:
@@ -90,4 +82,5 @@ def _folder(run_config: Mapping[str, Any]) -> RunFolder:
         return RunFolder.open(Path(out))
     settings = [parse_setting(text) for text in str(run_config.get("settings", "")).split(";") if text.strip()]
     config: Config = resolve(merge(load_raw(str(run_config["preset"])), [*settings, ("engine", "flower")]))
+    require_loggers(config.log)
     return RunFolder.create(Path(out) if out else new_folder(f"flower-{config.method}-{config.seed}"), config)

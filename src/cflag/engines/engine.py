@@ -12,37 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
-from cflag.conversation import Answer, Ask, Conversation, Cost, Mean, Reply, Value, nbytes
+from cflag import process
+from cflag.account import Account, Counts
+from cflag.conversation import Answer, Ask, Conversation, Mean, Reply, Value, nbytes
 from cflag.errors import CflagError, DivergedError
 from cflag.server import Server
-
-Counts = Tensor
-"""(clients, tasks, 3): right answers with the task known, right answers without, and samples."""
-
-
-class Account:
-    """What a round cost, and what clients remarked in it."""
-
-    def __init__(self) -> None:
-        self.cost = Cost()
-        self.bytes_up = 0
-        self.bytes_down = 0
-        self.logs: dict[int, dict[str, float | str]] = {}
-        self.missing: dict[int, str] = {}
-        """Clients that were asked and gave no answer that could be used, and why."""
-        self.anonymous = False
-        """Whether nothing is known of single clients: secure aggregation."""
-
-    def add(self, number: int, reply: Reply) -> None:
-        """Enter a client's reply; of a remark made in two questions of a round the first counts."""
-        self.cost += reply.cost
-        self.bytes_up += nbytes(reply.answer)
-        if reply.logs:
-            self.logs[number] = {**reply.logs, **self.logs.get(number, {})}
-
-    def participants(self) -> list[int]:
-        """Return the clients that remarked something: those that took part in the round itself."""
-        return sorted(self.logs)
 
 
 class Engine(ABC):
@@ -65,20 +39,18 @@ class Engine(ABC):
     def sizes(self, task: int) -> dict[int, int]:
         """Return how many samples each client has of a task."""
 
-    @abstractmethod
     def save(self, folder: Path, stamp: str) -> dict[int, str]:
-        """Save the clients that changed; return the files they are in."""
+        """Save the clients that changed and return their files; nothing where clients keep their state themselves."""
+        return {}
 
-    @abstractmethod
-    def restore(self, folder: Path, names: Mapping[int, str]) -> None:
+    def restore(self, folder: Path, names: Mapping[int, str]) -> None:  # noqa: B027 (clients may find it themselves)
         """Clients are from now on what was saved under these names."""
 
-    @abstractmethod
     def peak_mb(self) -> float:
         """Return the largest memory this engine's processes on this machine ever had, added."""
+        return process.peak_mb()
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (an engine may start nothing)
         """Stop what the engine started."""
 
     def away(self) -> frozenset[int]:
@@ -102,7 +74,7 @@ class Engine(ABC):
             return
 
     def converse_around(self, conversation: Conversation, server: Server) -> None:
-        """Carry a conversation before or after a task, with everyone; logs are for those of a round alone."""
+        """Carry a conversation before or after a task, with everyone; its logs are not kept: a round has its own."""
         logs = dict(self.account.logs)
         self.converse(conversation, server)
         self.account.logs = logs
@@ -114,7 +86,7 @@ class Engine(ABC):
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Carry conversations that are measurement: what they cost and remark stays out of the account."""
+        """Carry conversations that are measurement: their cost and logs stay out of the account."""
         account, sent = self.account, self._sent
         self.account = Account()
         yield
@@ -150,7 +122,7 @@ class Sent:
         return self.clients if same else frozenset()
 
     def plus(self, server: Server, numbers: Iterable[int]) -> Sent:
-        """Return the state of things after the model went to these clients, too."""
+        """Return the same after the model went to these clients, too."""
         return Sent(server.params, server.params._version, self.holders(server) | frozenset(numbers))
 
 
@@ -167,9 +139,9 @@ class RunningMean:
             self.first = number
             self.total = {k: v * weight for k, v in answer.items()}
             return
-        if _shapes(answer) != _shapes(self.total):
+        if shapes(answer) != shapes(self.total):
             raise CflagError(
-                f"client {number} answered {_shapes(answer)} where client {self.first} answered {_shapes(self.total)}"
+                f"client {number} answered {shapes(answer)} where client {self.first} answered {shapes(self.total)}"
             )
         for name, value in answer.items():
             if isinstance(value, Tensor):
@@ -182,23 +154,24 @@ class RunningMean:
         return Mean(self.total)
 
 
-def _shapes(answer: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+def shapes(answer: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each value of an answer."""
     return {k: tuple(v.shape) if isinstance(v, Tensor) else () for k, v in answer.items()}
 
 
-def check_finite(reply: Reply, number: int, ask: Ask, server: Server) -> None:
+def check_finite(reply: Reply, number: int, question: str, server: Server) -> None:
     """Refuse an answer that is no longer a number, before it reaches the model."""
     values = {**reply.answer, **{k: v for k, v in reply.logs.items() if isinstance(v, float)}}
     for name, value in values.items():
         if not _finite(value):
             raise DivergedError(
                 f"client {number}'s {name} is not finite in task {server.task + 1}, round {server.round + 1} "
-                f"(question '{ask.question}'): training diverged; try a smaller learning rate"
+                f"(question '{question}'): training diverged; try a smaller learning rate"
             )
 
 
 def _finite(value: Value) -> bool:
-    """Whether all numbers are: where their sum is, they are; where it is not, it may be too large a sum."""
+    """Whether all numbers are finite: they are if their sum is; an infinite sum may be too large, so look closer."""
     if not isinstance(value, Tensor):
         return isfinite(value)
     return isfinite(value.sum().item()) or bool(value.isfinite().all())

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cflag import registry
+from cflag import process, registry
+from cflag.build import build_benchmark, build_learner, build_method
 from cflag.client import Client
+from cflag.config import Config
 from cflag.conversation import Ask, Reply, RoundContext, Value
 from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
+from cflag.data.source import Source
 from cflag.files import load_state, save_states
 from cflag.learning.gradient_table import Workspace
-from cflag.learning.learner import Learner
+from cflag.learning.learner import Learner, Loss
 from cflag.memory.base import Memory, MemoryOptions
 from cflag.methods.base import Method
 
@@ -35,7 +37,7 @@ class GlobalModel:
 
 
 class Host:
-    """Answers questions for clients one after the other; a client comes into being when it is first needed.
+    """Answers questions for clients one after the other; a client is created when it is first needed.
 
     Every public function is a generator of replies, so that a host works the same in this process, behind a pipe, or
     behind a network. Any host can serve any client: whoever asks says where its state was saved, and a host that does
@@ -118,8 +120,8 @@ class Host:
         return client
 
     def peak_mb(self) -> Iterator[float]:
-        """Tell the largest memory this process ever had (ru_maxrss is in kB on Linux)."""
-        yield resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        """Yield the largest memory this process ever had."""
+        yield process.peak_mb()
 
     def _client(self, number: int, saved: Path | None) -> Client:
         """Return the client as it was last saved, or as it is where it has changed since."""
@@ -139,7 +141,7 @@ class Host:
         return client
 
     def _hand_out(self, client: Client, task: int) -> None:
-        """Give a client its current samples; beyond the limit those asked longest ago give theirs back."""
+        """Give a client its current samples; beyond the limit, those of the clients asked longest ago are dropped."""
         if self.task_of.get(client.number) != task:
             client.data = self.benchmark.train(client.number, task)
             self.task_of[client.number] = task
@@ -158,7 +160,7 @@ class Host:
 
 
 class Holdings:
-    """How many bytes each client holds of something, in the order in which they were last asked, and a limit to it."""
+    """How many bytes each client holds, in the order in which clients were last asked, and a limit to the sum."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -183,6 +185,15 @@ class Holdings:
     def oldest(self) -> int:
         """Return the client that was asked longest ago."""
         return next(iter(self.sizes))
+
+
+def host_of(
+    config: Config, source: Source | None = None, model: nn.Module | None = None, loss: Loss | None = None
+) -> Host:
+    """Build the benchmark, the method and the learner of a config, and the host of its clients."""
+    benchmark, method = build_benchmark(config, source), build_method(config)
+    learner = build_learner(config, benchmark.spec, model, loss)
+    return Host(benchmark, method, learner, config.memory, config.seed)
 
 
 def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:

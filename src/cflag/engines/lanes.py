@@ -21,7 +21,7 @@ from torch import Tensor
 from cflag.conversation import Reply
 from cflag.engines.host import Host
 from cflag.errors import CflagError
-from cflag.safety import end_with_parent
+from cflag.process import end_with_parent
 
 SMALL = 2**17
 """Bytes up to which a tensor goes through the pipe itself; several such answers fit into it without a reader."""
@@ -71,7 +71,7 @@ class WorkerLane:
         context = mp.get_context("fork")
         self.connection, theirs = context.Pipe()
         ours = self.connection
-        self.process = context.Process(target=_serve, args=(host, theirs, ours), daemon=True)
+        self.process = context.Process(target=_work, args=(host, theirs, ours), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -105,8 +105,8 @@ class WorkerLane:
         return CflagError(f"worker process {self.number} ended unexpectedly ({how}); is there enough memory?")
 
 
-def _serve(host: Host, connection: Connection, parents: Connection) -> None:
-    """A worker's life: take commands until the pipe closes."""
+def _work(host: Host, connection: Connection, parents: Connection) -> None:
+    """Carry out commands in a worker process until the pipe closes."""
     parents.close()  # or this worker would keep its own pipe open after the parent's death
     sys.excepthook = _lost_parent
     end_with_parent()
@@ -127,7 +127,7 @@ def _serve(host: Host, connection: Connection, parents: Connection) -> None:
 
 
 def _lost_parent(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The threads that hand tensors over may meet a dead parent before `end_with_parent` does; that is no news."""
+    """Be silent if a thread that hands tensors over notices the parent's end before `end_with_parent` does."""
     if not issubclass(kind, EOFError | ConnectionError):
         sys.__excepthook__(kind, error, trace)
 

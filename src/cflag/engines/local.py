@@ -6,22 +6,23 @@ changes no number in the result.
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from cflag import process
+from cflag.account import Counts
 from cflag.conversation import Ask, Mean, Reply, RoundContext, Value
-from cflag.engines.engine import Counts, Engine, RunningMean, check_finite
+from cflag.engines.engine import Engine, RunningMean, check_finite
 from cflag.engines.host import GlobalModel, Host, Whom
 from cflag.engines.lanes import HereLane, Lane, WorkerLane
 from cflag.errors import InterruptedRunError
 from cflag.server import Server
 
 TEST_BATCH = 500
-"""Clients with few held-out samples are tested together, so many at a time; whatever the number of workers."""
+"""Clients with few held-out samples are tested together, this many samples at a time, for any number of workers."""
 
 
 class LocalEngine(Engine):
@@ -45,7 +46,7 @@ class LocalEngine(Engine):
         model = GlobalModel(server.params, server.buffers)
         for number, reply in self._answers(numbers, ask, model, context):
             self.account.add(number, reply)
-            check_finite(reply, number, ask, server)
+            check_finite(reply, number, ask.question, server)
             mean.add(reply.answer, reply.samples / context.samples, number)
         return mean.result()
 
@@ -79,7 +80,7 @@ class LocalEngine(Engine):
 
     def peak_mb(self) -> float:
         """Return the largest memory of this process and of its workers, added."""
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        own = process.peak_mb()
         if len(self.lanes) == 1:
             return own
         for lane in self.lanes:
@@ -117,7 +118,7 @@ class LocalEngine(Engine):
         return reply
 
     def _test_groups(self, tasks: Sequence[int]) -> Iterator[list[int]]:
-        """Yield clients in order, in groups that are worth a batch."""
+        """Yield clients in order, in groups with enough samples for a batch."""
         group: list[int] = []
         samples = 0
         for client in self.everyone:

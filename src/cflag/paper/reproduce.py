@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +15,8 @@ from cflag.errors import CflagError
 from cflag.experiment import Experiment
 from cflag.learning.synthesis import SynthesisOptions
 from cflag.loggers.attach import require_loggers
+from cflag.process import one_thread, peak_mb
 from cflag.results.folder import RunFolder
-from cflag.safety import one_thread
 
 FORWARD = 1 / 3
 """What testing a sample costs, in gradient evaluations."""
@@ -56,7 +55,7 @@ def estimate(jobs: Sequence[Job], at_once: int) -> Estimate:
     """Estimate what is left of a campaign, by counting gradients and timing a few of them."""
     left = [job for job in jobs if not RunFolder(job.folder).finished]
     seconds = [_seconds(job.config) * (1 - job.done() / job.rounds) for job in left]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    peak = peak_mb()
     disk = sum(_disk_mb(job.config) for job in left)
     return Estimate(len(jobs), len(jobs) - len(left), sum(seconds) / max(1, at_once), disk, peak * at_once)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cflag.errors import UserError
-from cflag.safety import cores, end_with_parent, one_thread
+from cflag.process import cores, end_with_parent, one_thread
 from cflag.theory.checks import Check
 from cflag.theory.convergence import rate_bound
 from cflag.theory.counterexamples import COUNTER_EXAMPLES, CounterExample

@@ -23,7 +23,7 @@ from cflag.learning.estimators import Components, Delayed, Minibatch
 from cflag.memory.base import Memory
 from cflag.methods.cflag import CFlag
 from cflag.methods.cflag_server import CFlagServer
-from cflag.safety import one_thread
+from cflag.process import one_thread
 from cflag.theory.problems import Problem, mean_output
 from cflag.theory.round import Round, Setting, Trajectory
 

@@ -28,6 +28,9 @@ class GarbageError(CflagError):
     """What the other side sent cannot be used."""
 
 
+Parcel = tuple[dict[str, Any], dict[str, Tensor]]
+"""What one message carries: a head and a body."""
+
 Position = tuple[int, int]
 """When a question is asked: the rounds finished before it, and the questions asked since then."""
 
@@ -117,7 +120,7 @@ def pack(head: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> RecordDict:
 
 
 def unpack(content: RecordDict, limit: int = 2**40) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Take a head and a body out again; refuse what is none, or larger than it may be."""
+    """Take a head and a body out again; refuse anything else, and a body larger than `limit`."""
     try:
         record = content.config_records["cflag"]
         body = content.array_records["body"]["body"].data if "body" in content.array_records else record["body"]

@@ -16,13 +16,11 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from cflag.conversation import Answer
-from cflag.engines.flower.client.station import Parcel, Station, Stations
-from cflag.engines.flower.messages import pack, unpack
-from cflag.engines.flower.secure import is_secure, open_question, seal_answer, secure_mod
+from cflag.engines.flower.client.secure import is_secure, open_question, seal_answer, secure_mod
+from cflag.engines.flower.client.station import Station, Stations
+from cflag.engines.flower.environment import SIMULATION
+from cflag.engines.flower.messages import Parcel, pack, unpack
 from cflag.errors import CflagError
-
-SIMULATION = "CFLAG_SIMULATION_STATE"
-"""The environment variable by which `cflag run --engine flower-sim` says where simulated clients keep their state."""
 
 client = ClientApp(mods=[secure_mod])
 stations = Stations(keeps=False)
@@ -49,12 +47,12 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def _reply(message: Message, context: Context, serve: Callable[[Station, Any, Any], Parcel]) -> Message:
-    """Let the client's station serve a message; a failure that a person can mend is told to the server in one line."""
+    """Let the client's station serve a message; a failure that a person can fix is sent to the server in one line."""
     head, sent = unpack(message.content)
     try:
         station = stations.get(*_place(context), head)
         answered, tensors = serve(station, head, sent)
-        if station.experiment.config.secure and message.metadata.message_type != "query":
+        if station.config.secure and message.metadata.message_type != "query":
             # A question in plain is one to catch up on, whose answer nobody needs; a test in plain is none of ours.
             answered, tensors = {k: v for k, v in answered.items() if k in ("number", "position", "lacks")}, {}
     except CflagError as error:
@@ -67,7 +65,7 @@ def _reply(message: Message, context: Context, serve: Callable[[Station, Any, An
 
 
 def _sealed(message: Message, context: Context) -> Message:
-    """Answer for the protocol to mask; who fails drops out of it."""
+    """Answer for the protocol to mask; a client that fails drops out of it."""
     head, sent = unpack(open_question(message.content))
     station = stations.get(*_place(context), head)
     if "tasks" in head:

@@ -1,4 +1,4 @@
-"""A client's end of the wire: answers the server's questions with the client's own data and state."""
+"""A station: it answers the server's questions for one client, with the client's own data and state."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ import cflag
 from cflag.config import Config, load_text, resolve
 from cflag.conversation import Ask
 from cflag.engines.flower.client.states import StateFolder, stamp
-from cflag.engines.flower.messages import Question, Shelf
-from cflag.engines.host import Host
+from cflag.engines.flower.messages import Parcel, Question, Shelf
+from cflag.engines.host import Host, host_of
 from cflag.errors import CflagError
-from cflag.experiment import Experiment
-
-Parcel = tuple[dict[str, Any], dict[str, Tensor]]
-"""A head and a body."""
 
 
 class Station:
@@ -31,19 +27,19 @@ class Station:
     tensors that it sent before.
     """
 
-    def __init__(self, number: int, experiment: Experiment, host: Host, states: StateFolder, keeps: bool) -> None:
-        if not 0 <= number < experiment.config.clients:
-            raise CflagError(f"partition-id = {number}: this experiment has clients 0 to {host.benchmark.clients - 1}")
+    def __init__(self, number: int, config: Config, host: Host, states: StateFolder, keeps: bool) -> None:
+        if not 0 <= number < config.clients:
+            raise CflagError(f"partition-id = {number}: this experiment has clients 0 to {config.clients - 1}")
         self.number = number
-        self.experiment = experiment
+        self.config = config
         self.host = host
         self.states = states
         self.keeps = keeps
         self.shelf = Shelf()
 
     def hello(self) -> Parcel:
-        """Say who this is, and what its data look like from outside."""
-        deal, tasks = self.experiment.benchmark, range(len(self.experiment.benchmark.tasks))
+        """Say who this is, and what the server needs to know of its data."""
+        deal, tasks = self.host.benchmark, range(len(self.host.benchmark.tasks))
         head = {
             "number": self.number,
             "version": cflag.__version__,
@@ -93,7 +89,7 @@ class Station:
 
 
 class Stations:
-    """The stations of one process; one of a simulation's serves several clients with one model and one data set."""
+    """The stations of one process; in a simulation it serves several clients with one model and one data set."""
 
     def __init__(self, keeps: bool) -> None:
         self.keeps = keeps
@@ -112,12 +108,11 @@ class Stations:
             raise CflagError(f"experiment {name} is unknown to client {number}: its state folder has nothing of it")
         if name != self.name:
             torch.set_num_threads(1)
-            config = resolve(load_text(states.config, states.folder / "config.toml"))
-            self.experiment = Experiment(_own(config, node))
-            self.host = self.experiment.host()
+            self.config = _own(resolve(load_text(states.config, states.folder / "config.toml")), node)
+            self.host = host_of(self.config)
             self.name, self.open = name, {}
         if number not in self.open:
-            self.open[number] = Station(number, self.experiment, self.host, states, self.keeps)
+            self.open[number] = Station(number, self.config, self.host, states, self.keeps)
         return self.open[number]
 
     def drop(self) -> None:
@@ -126,5 +121,5 @@ class Stations:
 
 
 def _own(config: Config, node: Mapping[str, Any]) -> Config:
-    """The experiment is the server's; where the data are and what computes is this machine's."""
+    """The server decides the experiment; this machine decides where its data are and which device computes."""
     return replace(config, workers=1, **node)

@@ -11,20 +11,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cflag.commands.part import STAY
-from cflag.commands.server_app import OUTCOME, OWNER, command_of
 from cflag.config import Config
-from cflag.engines.flower.client.app import SIMULATION
+from cflag.engines.flower.environment import OWNER, SIMULATION, STAY
 from cflag.engines.flower.processes.fleet import Flwr, Process, free_port, part, superlink, wait_until_open
 from cflag.engines.flower.processes.keys import make_client_key, make_server_keys
-from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
+from cflag.engines.flower.processes.outcome import forget_outcome, how_to_resume, raise_outcome
+from cflag.errors import CflagError, InterruptedRunError, UserError
 from cflag.files import write_json
 from cflag.loggers.attach import ended_elsewhere
+from cflag.process import cores
 from cflag.results.display import Display
 from cflag.results.folder import RunFolder
 from cflag.results.follow import Follower
 from cflag.results.result import Result
-from cflag.safety import cores, stop_requests
+from cflag.stopping import stop_requests
 
 LOOPBACK = "127.0.0.1"
 RESTARTS = 5
@@ -66,7 +66,9 @@ def deploy(folder: RunFolder, fleet: FleetOptions, display: Display) -> Result:
     clients = range(config.clients)
     keys = home / "keys"
     if home.is_dir() and not keys.is_dir():
-        raise UserError(f"{folder.path} is the run of a 'cflag server', whose clients are elsewhere; {go_on(folder)}")
+        raise UserError(
+            f"{folder.path} is the run of a 'cflag server', whose clients are elsewhere; {how_to_resume(folder)}"
+        )
     if not keys.is_dir():
         make_server_keys(keys, ["localhost", LOOPBACK])
         for number in clients:
@@ -89,12 +91,12 @@ def deploy(folder: RunFolder, fleet: FleetOptions, display: Display) -> Result:
 
 
 def _own_data(data: str, number: int) -> str:
-    """Return DATA/client-N where there is such a folder: data of the client's own."""
+    """Return DATA/client-N if there is such a folder, with the client's own data."""
     own = Path(data) / f"client-{number}"
     return str(own) if own.is_dir() else data
 
 
-def serve(folder: RunFolder, options: ServerOptions, display: Display) -> Result:
+def serve_fleet(folder: RunFolder, options: ServerOptions, display: Display) -> Result:
     """Run the server's side of a fleet: the SuperLink and the experiment's loop; clients come from elsewhere."""
     ends = ended_elsewhere(display, folder.config(), folder)
     with ends, stop_requests() as stopped, _superlink(folder, options) as server:
@@ -211,7 +213,7 @@ def _carry(folder: RunFolder, server: _Server, display: Display, stopped: Callab
     follower = Follower(folder, folder.config(), display)
     try:
         for _ in range(RESTARTS):
-            (folder.path / OUTCOME).unlink(missing_ok=True)
+            forget_outcome(folder)
             run = server.flwr.submit(folder.path, server.shape)
             if _follow(folder, server, run, follower, stopped):
                 _let_log(folder)
@@ -233,9 +235,9 @@ def _follow(folder: RunFolder, server: _Server, run: str, follower: Follower, st
         follower.look()
         if folder.finished:
             return True
-        _raise_outcome(folder)
+        raise_outcome(folder)
         if stopped():
-            raise InterruptedRunError(f"stopped; all finished rounds are saved; {go_on(folder)}")
+            raise InterruptedRunError(f"stopped; all finished rounds are saved; {how_to_resume(folder)}")
         server.revive(follower.display.note)
         if server.processes() != known:
             known = server.processes()
@@ -261,21 +263,6 @@ def _let_log(folder: RunFolder) -> None:
         time.sleep(0.1)
 
 
-def _raise_outcome(folder: RunFolder) -> None:
-    """Raise what the server process raised."""
-    path = folder.path / OUTCOME
-    if path.is_file():
-        outcome = json.loads(path.read_text())
-        kinds = (UserError, DivergedError, InterruptedRunError)
-        kind = next((k for k in kinds if k.exit_code == outcome["exit_code"]), CflagError)
-        raise kind(outcome["error"])
-
-
-def go_on(folder: RunFolder) -> str:
-    """Return how such a run is resumed."""
-    return f"continue with: cflag {command_of(folder)} --resume {folder.path}"
-
-
 def _kept(server: _Server) -> str:
     pids = " ".join(str(p.popen.pid) for p in [server.link, *server.nodes] if p.popen)
     home = server.flwr.env["FLWR_HOME"]
@@ -283,4 +270,4 @@ def _kept(server: _Server) -> str:
 
 
 def _logs(folder: RunFolder, server: _Server) -> str:
-    return f"see {server.link.log}; {go_on(folder)}"
+    return f"see {server.link.log}; {how_to_resume(folder)}"

@@ -15,9 +15,9 @@ from typing import Any
 
 import tomli_w
 
-from cflag.commands.part import POLL, STAY
+from cflag.engines.flower.environment import STAY, SUPERNODE_POLL
 from cflag.errors import CflagError
-from cflag.safety import STARTER
+from cflag.process import STARTER
 
 APP = Path(__file__).parent.parent / "app"
 """The folder that `flwr run` takes."""
@@ -37,7 +37,7 @@ class Process:
         self.popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, out of reach of the terminal's Ctrl-C: who started it also stops it."""
+        """Start it in a session of its own, so that Ctrl-C in the terminal does not reach it: its starter stops it."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as file:
             self.popen = subprocess.Popen(
@@ -55,7 +55,7 @@ class Process:
         return self.popen is not None and self.popen.poll() is None
 
     def stop(self) -> None:
-        """End it and all it started, politely first."""
+        """End it and all it started: first SIGTERM, then SIGKILL."""
         if self.popen is None:
             return
         for number, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
@@ -69,7 +69,7 @@ class Process:
         self.popen.wait()
 
     def last_words(self) -> str:
-        """Return the end of its log, in one line."""
+        """Return the end of its log in one line."""
         text = self.log.read_text(errors="replace") if self.log.is_file() else ""
         return " ".join(text.split())[-400:]
 
@@ -150,7 +150,7 @@ def tool(name: str) -> str:
 
 
 def quiet_flower(home: Path) -> dict[str, str]:
-    """Return the environment of Flower's parts: no telemetry, no update checks, short looks for work."""
+    """Return the environment of Flower's parts: no telemetry, no update checks, short polling."""
     return {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -172,4 +172,4 @@ def free_port() -> int:
 
 def supernode_poll(seconds: float) -> dict[str, str]:
     """Return the environment for a SuperNode that looks for messages this often; 0 leaves Flower's own 3 s."""
-    return {POLL: str(seconds)} if seconds > 0 else {}
+    return {SUPERNODE_POLL: str(seconds)} if seconds > 0 else {}

@@ -1,4 +1,4 @@
-"""Keys: an authority and a server certificate for TLS, and a key pair a client for node authentication."""
+"""Keys: an authority and a server certificate for TLS, and a key pair per client for node authentication."""
 
 from __future__ import annotations
 

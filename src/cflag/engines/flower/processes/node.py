@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cflag.commands.part import STAY
+from cflag.engines.flower.environment import STAY
 from cflag.engines.flower.processes.fleet import Process, free_port, part, quiet_flower, supernode_poll
 from cflag.errors import UserError
 
@@ -50,7 +50,8 @@ def run_client(options: NodeOptions) -> None:
     """Serve until stopped: the SuperNode is started again whenever it ends."""
     from cflag.engines.flower.client.executor import execute
     from cflag.engines.flower.processes.waits import shorten
-    from cflag.safety import keep_freed_memory, stop_requests
+    from cflag.process import keep_freed_memory
+    from cflag.stopping import stop_requests
 
     options.check()
     shorten(options.poll)
@@ -67,7 +68,7 @@ def run_client(options: NodeOptions) -> None:
 
 
 def _supernode(options: NodeOptions, address: str, secret: bytes) -> Process:
-    """Return the SuperNode; only who knows the secret can take messages from it."""
+    """Return the SuperNode; only a process that knows the secret can take messages from it."""
     file = options.state / "supernode.secret"
     file.unlink(missing_ok=True)
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:

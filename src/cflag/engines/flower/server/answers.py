@@ -1,7 +1,8 @@
-"""Reading what a client answers: everything in it may be wrong."""
+"""Checks of what clients answer: everything in it may be wrong."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,17 +10,80 @@ import torch
 from torch import Tensor
 
 from cflag.conversation import Answer, Cost, Reply
-from cflag.engines.flower.messages import GarbageError, Question
+from cflag.engines.engine import check_finite, shapes
+from cflag.engines.flower.messages import GarbageError, Parcel, Question
+from cflag.errors import DivergedError
 from cflag.server import Server
 
 FAULTS = (GarbageError, KeyError, TypeError, ValueError, OverflowError, RuntimeError)
 """What reading an answer may raise, whatever is in it."""
+NUMBERS = ("loss", "memory_loss")
+"""Logs that must be numbers: the metrics hold their mean over clients."""
+LONGEST = 40
+"""Characters that a log in words may have."""
+
+
+class AnswerChecks:
+    """Tells good answers from bad ones; remembers the shapes that the answers to a question have."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[tuple[str, int], dict[str, tuple[int, ...]]] = {}
+
+    def check(
+        self, heard: Mapping[int, Parcel], question: Question, asked: int, server: Server
+    ) -> tuple[dict[int, Reply], dict[int, str]]:
+        """Return the replies that can be used, and why the others cannot; `asked` is how many clients were asked."""
+        replies: dict[int, Reply] = {}
+        refused: dict[int, str] = {}
+        for number, (head, tensors) in heard.items():
+            try:
+                replies[number] = read_reply(number, head, tensors, question, server)
+            except FAULTS as error:
+                refused[number] = f"refused: {error}"
+        refused |= self._misshapen(replies, question, asked)
+        left = {number: reply for number, reply in replies.items() if number not in refused}
+        refused |= _infinite(left, question, server)
+        return {number: reply for number, reply in left.items() if number not in refused}, refused
+
+    def _misshapen(self, replies: Mapping[int, Reply], question: Question, asked: int) -> dict[int, str]:
+        """An answer must have the names and shapes that this question's answers had before, or that most have.
+
+        If two have equally many votes, the one that looks more like the model wins.
+        """
+        if not replies:
+            return {}
+        key, model = (question.name, question.context.task), question.model
+        votes = Counter(tuple(sorted(shapes(reply.answer).items())) for reply in replies.values())
+        like = {tuple(model.params.shape), tuple(model.buffers.shape), ()}
+        best = max(votes, key=lambda vote: (votes[vote], sum(shape in like for _, shape in vote)))
+        expected = self._shapes.get(key, dict(best))
+        if 2 * votes[best] > asked:
+            self._shapes.setdefault(key, dict(best))
+        given = {number: shapes(reply.answer) for number, reply in replies.items()}
+        return {
+            number: f"refused: it answers {str(its)[:200]}, expected {expected}"
+            for number, its in given.items()
+            if its != expected
+        }
+
+
+def _infinite(replies: Mapping[int, Reply], question: Question, server: Server) -> dict[int, str]:
+    """A client whose numbers are not finite is refused; if nobody's are finite, training diverged."""
+    errors: dict[int, DivergedError] = {}
+    for number, reply in replies.items():
+        try:
+            check_finite(reply, number, question.name, server)
+        except DivergedError as error:
+            errors[number] = error
+    if errors and len(errors) == len(replies):
+        raise list(errors.values())[-1]
+    return dict.fromkeys(errors, "refused: its answer is not finite")
 
 
 def read_reply(
     number: int, head: Mapping[str, Any], tensors: Mapping[str, Tensor], question: Question, server: Server
 ) -> Reply:
-    """Check all of an answer that does not depend on the others'."""
+    """Read an answer, and check all of it that does not depend on other answers."""
     if head["position"] != list(question.position):
         raise GarbageError(f"it answers question {head['position']}, asked was {list(question.position)}")
     if head["samples"] != server.sizes[number]:
@@ -34,6 +98,16 @@ def read_reply(
     return Reply({**answer, **numbers}, head["samples"], Cost(current, memory), logs)
 
 
+def checked_counts(counts: Any, sizes: Sequence[int]) -> Tensor:
+    """Refuse counts of right answers that are impossible."""
+    rows = torch.tensor(counts, dtype=torch.long)
+    if rows.shape != (len(sizes), 3) or rows[:, 2].tolist() != list(sizes):
+        raise GarbageError(f"its test counts are not of {list(sizes)} samples")
+    if bool((rows[:, :2] < 0).any()) or bool((rows[:, :2] > rows[:, 2:]).any()):
+        raise GarbageError("its test counts are not between none and all")
+    return rows
+
+
 def _number(value: Any) -> float:
     """Return a plain number, or refuse."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -43,17 +117,9 @@ def _number(value: Any) -> float:
 
 
 def _log_value(name: str, value: Any) -> float | str:
-    """Return a remark: a word for the case, a number for everything else."""
-    if name == "case" and isinstance(value, str):
-        return value[:40]
-    return _number(value)
-
-
-def checked_counts(counts: Any, sizes: Sequence[int]) -> Tensor:
-    """Refuse counts of right answers that cannot be."""
-    rows = torch.tensor(counts, dtype=torch.long)
-    if rows.shape != (len(sizes), 3) or rows[:, 2].tolist() != list(sizes):
-        raise GarbageError(f"its test counts are not of {list(sizes)} samples")
-    if bool((rows[:, :2] < 0).any()) or bool((rows[:, :2] > rows[:, 2:]).any()):
-        raise GarbageError("its test counts are not between none and all")
-    return rows
+    """Return what a client logs: a number, or a few words where the metrics need no number."""
+    if not isinstance(value, str) or name in NUMBERS:
+        return _number(value)
+    if len(value) > LONGEST:
+        raise GarbageError(f"its log '{name[:40]}' has {len(value)} characters; at most {LONGEST} are allowed")
+    return value

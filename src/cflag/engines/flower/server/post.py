@@ -51,7 +51,7 @@ class Post:
                 yield number, message
 
     def exchange(self, letters: Mapping[int, Letter], seconds: float) -> Iterator[tuple[int, Message]]:
-        """Send letters and yield replies as they come, until all are there, time is up, or who is left is gone."""
+        """Send letters and yield replies as they come, until all are there, time is up, or the rest is gone."""
         pending = self.send(letters, seconds)
         end, look = time.monotonic() + seconds, time.monotonic() + LOOK_ROUND
         while pending:

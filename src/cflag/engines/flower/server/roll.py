@@ -1,4 +1,4 @@
-"""The roll: which client is behind which node, what its data look like from outside, and who is away.
+"""The roll: which client is behind which node, what is known of its data, and who is away.
 
 Node ids are Flower's and random; a client's number is its own, and decides the order of sums.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,7 +122,7 @@ class Roll:
         return self.members[number].sizes[task]
 
     def _enter(self, node: int, message: Message) -> int | None:
-        """Take a node's word for who it is, if nobody else is that client."""
+        """Believe a node who it says it is, unless another node already is that client."""
         if message.has_error() and message.error.code in GONE:
             return None
         try:
@@ -192,14 +192,9 @@ class Roll:
 
 
 def _counts(values: Any, tasks: int, least: int) -> list[int]:
-    """Return a list of counts, one a task, or refuse it."""
+    """Return a list of counts, one per task, or refuse it."""
     if not isinstance(values, list) or len(values) != tasks:
         raise GarbageError(f"its sizes are {str(values)[:80]}")
     if any(type(v) is not int or not least <= v < 2**40 for v in values):
         raise GarbageError(f"its sizes are {str(values)[:80]}")
     return values
-
-
-def shapes(values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each value of an answer."""
-    return {name: tuple(getattr(value, "shape", ())) for name, value in values.items()}

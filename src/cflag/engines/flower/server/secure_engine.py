@@ -9,15 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cflag.conversation import Ask, Cost, Mean, RoundContext, Value, nbytes
-from cflag.engines.engine import Counts
+from cflag.account import Counts
+from cflag.conversation import Cost, Mean, Value, nbytes
 from cflag.engines.flower.messages import Bundle, Question, encode
-from cflag.engines.flower.secure import LEAST, SecureMean
-from cflag.engines.flower.server.engine import FlowerEngine
+from cflag.engines.flower.server.engine import FlowerEngine, question_of_test
 from cflag.engines.flower.server.post import NO_ANSWER, POLL, failures
-from cflag.engines.host import GlobalModel
+from cflag.engines.flower.server.secure_mean import SecureMean
 from cflag.errors import CflagError
 from cflag.server import Server
+
+LEAST = 3
+"""Clients whose answers are in a mean, at least: of two, each knows the other's answer from the mean."""
 
 
 class SecureFlowerEngine(FlowerEngine):
@@ -26,9 +28,7 @@ class SecureFlowerEngine(FlowerEngine):
     The server cannot tell a wrong answer from a right one, and clients' logs, losses and accuracies are not sent.
     """
 
-    def collect(
-        self, question: Question, asked: Sequence[int], needed: int, ask: Ask, server: Server
-    ) -> tuple[Mean, set[int]]:
+    def collect(self, question: Question, asked: Sequence[int], needed: int, server: Server) -> tuple[Mean, set[int]]:
         """Return the mean answer to a question, and whose answers are in it."""
         head = {**question.head(), "total": question.context.samples}
         mean, heads = self._secure(head, question.tensors(), asked, max(needed, LEAST), question.context.samples)
@@ -42,10 +42,8 @@ class SecureFlowerEngine(FlowerEngine):
 
     def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
         """Test at the clients; only the sum of their counts comes back, in one row for all of them."""
-        self.welcome()
-        given = {name: value for name, value in sent.items() if value is not None}
-        model = GlobalModel(server.params, server.buffers)
-        question = Question("", given, model, RoundContext(server.task, server.round, 0, 0), self._position)
+        self.attendance.welcome()
+        question = question_of_test(server, sent, self.clock.now)
         asked = sorted(self.roll.present)
         most = max(sum(self.roll.members[n].test_sizes) for n in asked) or 1
         head = {**question.head(), "tasks": list(tasks), "total": len(asked), "most": most}
@@ -58,7 +56,7 @@ class SecureFlowerEngine(FlowerEngine):
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Ask under the protocol until enough clients took part."""
         bundle, end = Bundle(tensors), time.monotonic() + self.config.patience
-        text, body = encode(self.address(head, bundle), bundle.tensors)
+        text, body = encode(self.exchange.address(head, bundle), bundle.tensors)
         while True:
             self.roll.wait_for(needed, set(asked))
             present = [number for number in asked if number in self.roll.present]
@@ -71,7 +69,7 @@ class SecureFlowerEngine(FlowerEngine):
                     raise
                 time.sleep(POLL)
         heard = {int(each["number"]): each for each in heads}
-        self.note(failures(asked, heard, f"{NO_ANSWER} within {self.config.deadline:g} s"))
+        self.attendance.note(failures(asked, heard, f"{NO_ANSWER} within {self.config.deadline:g} s"))
         if any(isinstance(v, Tensor) and not bool(torch.isfinite(v).all()) for v in mean.values()):
             raise CflagError("the mean answer is not finite; under secure aggregation nobody can be named")
         return mean, heads

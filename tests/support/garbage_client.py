@@ -1,7 +1,7 @@
 """`cflag client`, but its answers are garbage, another kind for each question: NaN, a wrong shape, a vector a million
 times too long, another experiment's, and no message at all.
 
-python -m tests.garbage_client --superlink ... (as for `cflag client`)
+python -m tests.support.garbage_client --superlink ... (as for `cflag client`)
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from cflag.cli import main
-from cflag.engines.flower.client.station import Parcel, Station
+from cflag.engines.flower.client.station import Station
+from cflag.engines.flower.messages import Parcel
 
 _count = count()
 _answer = Station.answer

@@ -1,89 +1,24 @@
-"""Secure aggregation: Flower's SecAgg+ carries our weighted means, so that the server learns sums and nothing else.
-
-Flower has the protocol as a workflow for its older strategies. A question travels in the place of a strategy's fit
-instructions; the answer, laid out as one vector, in the place of the fitted parameters, with n_i as the weight. Numbers
-are rounded at random to multiples of 2 RANGE / 2^22, so means differ from plain ones by about 1e-5.
-"""
+"""Secure aggregation on the server: Flower's SecAgg+ workflow, made to carry one question and return one mean."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.client.mod import secaggplus_mod
-from flwr.clientapp.typing import ClientAppCallable
-from flwr.common import (
-    Code,
-    FitIns,
-    FitRes,
-    Parameters,
-    Status,
-    ndarrays_to_parameters,
-    parameters_to_ndarrays,
-)
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
-from flwr.compat.common.recorddict_compat import fitres_to_recorddict, parameters_to_arrayrecord, recorddict_to_fitins
+from flwr.common import FitIns, Parameters, parameters_to_ndarrays
+from flwr.compat.common.recorddict_compat import parameters_to_arrayrecord
 from flwr.server.compat.legacy_context import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 
+from cflag.engines.flower.sealed import RANGE, take_apart
 from cflag.engines.flower.server.post import POLL, Post
 from cflag.errors import CflagError
-
-RANGE = 8.0
-"""The largest number that can be carried, times p_i; larger ones are refused rather than clipped."""
-LEAST = 3
-"""With two clients each knows the other's answer from the sum."""
-
-Layout = dict[str, list[int]]
-"""The names and shapes of an answer's parts; all clients' are the same."""
-
-
-# On a client ----------------------------------------------------------------------------------------------------------
-
-
-def secure_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Follow the protocol where a message belongs to it, and let others pass."""
-    if RECORD_KEY_CONFIGS in message.content.config_records:
-        return secaggplus_mod(message, context, call_next)
-    return call_next(message, context)
-
-
-def is_secure(content: RecordDict) -> bool:
-    """Whether a question came inside the protocol."""
-    return "fitins.config" in content.config_records
-
-
-def open_question(content: RecordDict) -> RecordDict:
-    """Return the question as it would have come without the protocol."""
-    config = recorddict_to_fitins(content, keep_input=True).config
-    return RecordDict({"cflag": ConfigRecord({"head": str(config["head"]), "body": cast(bytes, config["body"])})})
-
-
-def seal_answer(answer: Mapping[str, Any], weight: int, total: int, head: Mapping[str, Any]) -> RecordDict:
-    """Lay an answer out for the protocol, which masks the vector and leaves the head as it is."""
-    layout = {name: list(getattr(answer[name], "shape", ())) for name in sorted(answer)}
-    parts = [torch.as_tensor(answer[name], dtype=torch.float64).reshape(-1) for name in sorted(answer)]
-    vector = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
-    largest = float(vector.abs().max()) * weight / total if len(vector) else 0.0
-    if not largest <= RANGE:
-        raise CflagError(f"secure aggregation carries numbers up to {RANGE:g}; this answer has {largest:.3g}")
-    sealed = FitRes(
-        Status(Code.OK, ""),
-        ndarrays_to_parameters([vector.numpy()]),
-        weight,
-        {"head": json.dumps({**head, "layout": layout})},
-    )
-    return fitres_to_recorddict(sealed, keep_input=False)
-
-
-# On the server --------------------------------------------------------------------------------------------------------
 
 
 class SecureMean:
@@ -113,7 +48,7 @@ class SecureMean:
         protocol(cast(Any, _Grid(self.post)), legacy)
         if caught.vector is None:
             raise CflagError("secure aggregation was given up: too few clients answered in time")
-        return _unfold(caught.vector, caught.heads[0]["layout"]), caught.heads
+        return take_apart(caught.vector, caught.heads[0]["layout"]), caught.heads
 
 
 class _Caught:
@@ -159,13 +94,3 @@ class _Grid:
                 replies.append(message)
             time.sleep(POLL / 5 if pending else 0)
         return replies
-
-
-def _unfold(vector: np.ndarray[Any, Any], layout: Layout) -> dict[str, Any]:
-    """Take a vector apart again into tensors and numbers."""
-    flat, answer = torch.from_numpy(vector), {}
-    for name, shape in layout.items():
-        size = int(np.prod(shape)) if shape else 1
-        part, flat = flat[:size], flat[size:]
-        answer[name] = part.reshape(shape) if shape else float(part)
-    return answer

@@ -12,7 +12,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from cflag import run
-from cflag.commands.server_app import serve
+from cflag.commands.server_app import run_server_app
 from cflag.config import Config, flatten, load_raw, merge, resolve
 from cflag.engines.flower.client import app as client_app
 from cflag.engines.flower.client.station import Stations
@@ -100,7 +100,7 @@ class Fleet:
         """Run, or go on with, the experiment."""
         here = (self.path / "config.toml").is_file()
         folder = RunFolder.open(self.path) if here else RunFolder.create(self.path, self.config)
-        serve(self.grid, folder, self.said.append)  # type: ignore[arg-type]
+        run_server_app(self.grid, folder, self.said.append)  # type: ignore[arg-type]
         return Result.load(self.path)
 
     def records(self) -> list[dict[str, Any]]:

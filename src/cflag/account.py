@@ -1,0 +1,35 @@
+"""What engines count: the cost of a round, what clients logged in it, and how many test samples were right."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from cflag.conversation import Cost, Reply, nbytes
+
+Counts = Tensor
+"""(clients, tasks, 3): right answers with the task known, right answers without, and samples."""
+
+
+class Account:
+    """What a round cost, and what clients logged in it."""
+
+    def __init__(self) -> None:
+        self.cost = Cost()
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self.logs: dict[int, dict[str, float | str]] = {}
+        self.missing: dict[int, str] = {}
+        """Clients that were asked and gave no usable answer, and why."""
+        self.anonymous = False
+        """Whether nothing is known of single clients: secure aggregation."""
+
+    def add(self, number: int, reply: Reply) -> None:
+        """Enter a client's reply; if it logs a name in two questions of a round, the first value counts."""
+        self.cost += reply.cost
+        self.bytes_up += nbytes(reply.answer)
+        if reply.logs:
+            self.logs[number] = {**reply.logs, **self.logs.get(number, {})}
+
+    def participants(self) -> list[int]:
+        """Return the clients that logged something: those that took part in the round itself."""
+        return sorted(self.logs)

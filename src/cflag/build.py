@@ -1,0 +1,62 @@
+"""From a config to what it describes: the benchmark, the method, the model and its learner."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from cflag import registry
+from cflag.config import CUSTOM, Config
+from cflag.data import sources
+from cflag.data.benchmark import Benchmark
+from cflag.data.source import Source
+from cflag.data.spec import Spec
+from cflag.errors import UserError
+from cflag.learning.learner import Learner, Loss
+from cflag.methods.base import Method
+from cflag.rng import torch_seed
+
+
+def build_benchmark(config: Config, source: Source | None = None) -> Benchmark:
+    """Deal the data, the config's or your own, and check that the memory can hold some."""
+    _check_custom(config.source, source, "source")
+    source = source or sources.load(config.source, sources.data_dir_or_default(config.data_dir))
+    benchmark = Benchmark(source, config)
+    config.memory.check_limits(benchmark.train(0, 0))
+    return benchmark
+
+
+def build_method(config: Config) -> Method:
+    """Build the config's method."""
+    method: Method = registry.get("method", config.method)(config.settings, config)
+    return method
+
+
+def build_model(config: Config, spec: Spec) -> nn.Module:
+    """Build a built-in model; its initial weights depend on the seed alone."""
+    _check_custom(config.model, None, "model")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(config.seed, "model"))
+        model: nn.Module = registry.get("model", config.model)(spec.shape, spec.classes, config)
+    return model
+
+
+def build_learner(config: Config, spec: Spec, model: nn.Module | None = None, loss: Loss | None = None) -> Learner:
+    """Build the learner around the config's model, or around a copy of your own, and check that it fits the data."""
+    learner = Learner(
+        copy.deepcopy(model) if model is not None else build_model(config, spec),
+        spec.heads,
+        spec.normalise,
+        config.device,
+        loss,
+        channels_last=model is None and hasattr(registry.get("model", config.model), "channels_last"),
+    )
+    learner.check(spec.blank(), spec.classes)
+    return learner
+
+
+def _check_custom(name: str, given: object | None, what: str) -> None:
+    if name == CUSTOM and given is None:
+        raise UserError(f"this run used a {what} of its own; run or resume it from Python with {what}=...")

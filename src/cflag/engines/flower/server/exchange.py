@@ -1,0 +1,121 @@
+"""The exchange: a question goes to several clients, and their answers come back, or the reason why one did not."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flwr.app import Message, RecordDict
+
+from cflag.engines.flower.messages import Bundle, GarbageError, Parcel, Position, Question, pack, unpack
+from cflag.engines.flower.server.post import NO_ANSWER, Letter, Post, failures
+from cflag.engines.flower.server.roll import HELLO, Roll
+
+ROOM = 2**26
+"""Bytes an answer may have beyond eight times the size of the question's tensors."""
+TRIALS = 3
+"""How often a question is sent at most: once, once more where it got lost, once more where tensors were lost."""
+
+
+class Exchange:
+    """Sends questions over the wire; a tensor that a client still holds is not sent to it again."""
+
+    def __init__(self, post: Post, roll: Roll, experiment: str, deadline: float) -> None:
+        self.post = post
+        self.roll = roll
+        self.experiment = experiment
+        self.deadline = deadline
+        self.attempt = secrets.token_hex(8)
+        """This start of the server: a client that hears of a new one goes back to the server's checkpoint."""
+        self.floors: dict[int, Position] = {}
+        """The earliest question that a restarted server may ask a client again, where it is an old one."""
+        self._holds: dict[int, frozenset[str]] = {}
+
+    def ask(
+        self, question: Question, numbers: Sequence[int], tasks: Sequence[int] | None = None
+    ) -> tuple[dict[int, Parcel], dict[int, str]]:
+        """Put one question, or with `tasks` a test, to clients; return what was heard, and why others were not.
+
+        A client that is silent until the deadline and then says hello lost the question, or its answer got lost: it is
+        asked once more. One that lost its copy of a tensor is sent it again.
+        """
+        kind, extra = ("train", {}) if tasks is None else ("evaluate", {"tasks": list(tasks)})
+        bundle, head = Bundle(question.tensors()), {**question.head(), **extra}
+        heard: dict[int, Parcel] = {}
+        why: dict[int, str] = {}
+        left = list(numbers)
+        for trial in range(TRIALS):
+            letters = self._letters(kind, head, bundle, left)
+            answered: set[int] = set()
+            again: list[int] = []
+            for number, message in self.post.exchange(letters, self.deadline):
+                answered.add(number)
+                try:
+                    parcel = self._open(number, message, bundle)
+                except GarbageError as error:
+                    why[number] = str(error)
+                    continue
+                if parcel[0].get("lacks"):
+                    self.forget(number)
+                    again.append(number)
+                else:
+                    heard[number] = parcel
+            silent = [number for number in left if number not in answered]
+            left = again + ([] if trial else self._alive(silent))
+            if not left:
+                break
+        why.update(failures(numbers, {**heard, **why}, f"{NO_ANSWER} within {self.deadline:g} s"))
+        return heard, why
+
+    def address(self, head: Mapping[str, Any], bundle: Bundle) -> dict[str, Any]:
+        """Return a question's head with what says where it belongs."""
+        floors = {str(number): list(position) for number, position in sorted(self.floors.items())}
+        where = {"experiment": self.experiment, "attempt": self.attempt, "floors": floors}
+        return {**head, "tensors": bundle.digests, **where}
+
+    def forget(self, number: int) -> None:
+        """Assume that a client holds no tensor any more."""
+        self._holds.pop(number, None)
+
+    def _letters(self, kind: str, head: Mapping[str, Any], bundle: Bundle, numbers: Sequence[int]) -> dict[int, Letter]:
+        """Write the letters; clients that hold the same tensors get the same content, which Flower stores once."""
+        whole = self.address(head, bundle)
+        contents: dict[frozenset[str], RecordDict] = {}
+        letters = {}
+        for number in numbers:
+            needs = bundle.without(self._holds.get(number, frozenset()))
+            key = frozenset(needs)
+            if key not in contents:
+                contents[key] = pack(whole, needs)
+            letters[number] = Letter(self.roll.members[number].node, kind, contents[key])
+        return letters
+
+    def _open(self, number: int, message: Message, bundle: Bundle) -> Parcel:
+        """Read a reply and check that it is this client's; a node that Flower lost counts as silent."""
+        if message.has_error():
+            raise GarbageError(f"{NO_ANSWER}: {' '.join(str(message.error.reason).split())[:300]}")
+        limit = 8 * sum(tensor.nbytes for tensor in bundle.tensors.values()) + ROOM
+        try:
+            head, tensors = unpack(message.content, limit)
+        except GarbageError as error:
+            raise GarbageError(f"refused: {error}") from None
+        if head.get("experiment") != self.experiment:
+            raise GarbageError(f"refused: it answers for experiment {str(head.get('experiment'))[:40]}")
+        if "error" in head:
+            raise GarbageError(f"{NO_ANSWER}: {str(head['error'])[:300]}")
+        if head.get("number") != number:
+            raise GarbageError(f"refused: it answers as client {str(head.get('number'))[:20]}")
+        holds = head.get("holds", [])
+        self._holds[number] = frozenset(map(str, holds)) if isinstance(holds, list) else frozenset()
+        return head, tensors
+
+    def _alive(self, silent: Sequence[int]) -> list[int]:
+        """Return which silent clients are idle, so that the question or its answer must have been lost."""
+        connected = self.post.nodes()
+        letters = {
+            number: Letter(self.roll.members[number].node, "query", self.roll.hello)
+            for number in silent
+            if self.roll.members[number].node in connected
+        }
+        return sorted(number for number, message in self.post.exchange(letters, min(HELLO, 10.0)) if message)

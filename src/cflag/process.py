@@ -1,0 +1,88 @@
+"""What a process of ours sets and measures about itself: cores, threads, memory, and when it ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+STARTER = "CFLAG_STARTER"
+"""The environment variable with the id of the process that started this one."""
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def peak_mb() -> float:
+    """Return the largest memory this process ever had, in MB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e6 if sys.platform == "darwin" else 1e3)  # macOS counts bytes, others kB
+
+
+def end_with_parent() -> None:
+    """End this process when its parent ends, even in the middle of its work: nobody waits for the answer any more."""
+    # The starter names itself where it can: it may be gone before this process is up.
+    parent = int(os.environ.pop(STARTER, os.getppid()))  # and this process's own children have another parent
+    _end_unless(lambda: os.getppid() == parent)
+
+
+def end_with(process: int) -> None:
+    """End this process when another process of this machine ends."""
+
+    def exists() -> bool:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+    _end_unless(exists)
+
+
+def _end_unless(needed: Callable[[], bool]) -> None:
+    def follow() -> None:
+        while needed():
+            time.sleep(0.5)
+        os._exit(0)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what is freed: giving big buffers back and faulting them in again costs a third of a small step.
+
+    Worker processes inherit it; other C libraries have no such switch and need none.
+    """
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        trim_threshold, mmap_threshold = -1, -3  # the names these have in malloc.h
+        # An older glibc accepts at most 32 MiB; setting only the first would turn off its own adaptation.
+        if mallopt(mmap_threshold, 2**30) or mallopt(mmap_threshold, 2**25):
+            mallopt(trim_threshold, 2**30)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: more would change the order of sums, and worker processes use the cores better.
+
+    Afterwards torch's random generator is as it was before.
+    """
+    import torch
+
+    keep_freed_memory()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,1 @@
+"""What several test files use: no test is in here."""
