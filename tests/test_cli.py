@@ -16,7 +16,8 @@ from cflag.cli import main
 from cflag.commands.inspect import KINDS
 from cflag.config import load_raw, parse_setting, resolve
 from cflag.errors import UserError
-from cflag.paper.campaigns import CAMPAIGNS, SCALES, SOURCES
+from cflag.paper.campaigns import CAMPAIGNS, DATA_SETS
+from cflag.paper.scales import SCALES
 from cflag.presets import preset_names
 from tests.support.quick import QUICK
 
@@ -73,7 +74,7 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
         "partitions": {"dirichlet", "iid", "subject", "own"},
         "models": {"mlp", "cnn", "cnn1d", "resnet18", "resnet50"},
         "memories": {"ring", "reservoir", "none"},
-        "presets": {"digits", *(f"{s}-{k}" for s in SOURCES for k in SCALES)},
+        "presets": {"digits", *(f"{s}-{k}" for s in DATA_SETS for k in SCALES)},
         "campaigns": set(CAMPAIGNS),
     }
     assert set(expected) == set(KINDS)
