@@ -93,7 +93,8 @@ def _reproduce(args: argparse.Namespace) -> None:
     campaigns = list(CAMPAIGNS.values()) if args.name == "all" else [find_campaign(args.name)]
     campaigns = [chosen(campaign, args.scale, methods, sources) for campaign in campaigns]
     out = args.out or default_out(args.scale)
-    jobs = with_loggers(list(dict.fromkeys(job for c in campaigns for job in c.jobs(args.scale, seeds, out))), args.log)
+    jobs = list(dict.fromkeys(job for c in campaigns for job in c.jobs(args.scale, seeds, out)))
+    jobs = with_loggers(jobs, args.log, [*map(absolute, args.plugin)])
     if args.dry_run:
         _estimate(console, campaigns, jobs, at_once, out)
         return

@@ -33,10 +33,10 @@ def carry_out(jobs: Sequence[Job], at_once: int, watch: Callable[[Sequence[Job]]
     return failed
 
 
-def with_loggers(jobs: Sequence[Job], log: str) -> list[Job]:
-    """Return the runs with loggers attached."""
+def with_loggers(jobs: Sequence[Job], log: str, plugins: Sequence[str] = ()) -> list[Job]:
+    """Return the runs with loggers attached, which may be a plugin's."""
     require_loggers(log)
-    return [replace(job, config=replace(job.config, log=log)) for job in jobs]
+    return [replace(job, config=replace(job.config, log=log, plugins=tuple(plugins))) for job in jobs]
 
 
 @dataclass(frozen=True)

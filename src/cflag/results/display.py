@@ -153,7 +153,7 @@ class RoundsBar:
 
 
 class Overview(RoundsBar):
-    """The progress of several runs at once, counted again at every update; elsewhere than on a terminal one line per run."""
+    """The progress of several runs at once, counted again at every update; without a terminal one line per run."""
 
     told = 0
 

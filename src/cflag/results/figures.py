@@ -111,7 +111,7 @@ def draw_measured(own: diagnostics.Figure, records: Sequence[dict[str, Any]], me
         _draw_marks(axes, own.marks, records, first=len(curves))
     title = f"{own.title}, {method}"
     axes.set(xlabel="round", ylabel=own.axis_label, title=title, xlim=(0.5, len(records) + 0.5))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.margins(y=0.15)  # room for the task names
     if axes.get_ylim()[0] < 0 < axes.get_ylim()[1]:
         axes.axhline(0, color=INK, linewidth=0.8)
