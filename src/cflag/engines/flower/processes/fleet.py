@@ -141,7 +141,7 @@ def wait_until_open(process: Process, host: str, port: int) -> None:
 
 def part(name: str) -> list[str]:
     """Return the command of one of Flower's parts that ends with this process."""
-    return [sys.executable, "-m", "cflag.commands.part", name]
+    return [sys.executable, "-m", "cflag.part", name]
 
 
 def tool(name: str) -> str:

@@ -1,6 +1,6 @@
 """A part of a deployment as a process that ends with the one that started it.
 
-python -m cflag.commands.part superlink|supernode|client ARGUMENTS...
+python -m cflag.part superlink|supernode|client ARGUMENTS...
 """
 
 from __future__ import annotations
