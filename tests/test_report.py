@@ -154,7 +154,7 @@ def measured(folder: Path, method: str, seed: int, rows: list[dict[str, Any]], o
 
 def test_declared_figures_show_the_mean_over_seeds_with_a_band(tmp_path: Path) -> None:
     own = Figure("warmth", "Warmth", (Series("warmth", "w"), Series("never", "n")))
-    rows = {1: [1.0, 3.0, 5.0], 2: [3.0, 3.0, None]}
+    rows: dict[int, list[float | None]] = {1: [1.0, 3.0, 5.0], 2: [3.0, 3.0, None]}
     results = [measured(tmp_path / str(s), "a", s, [{"warmth": w} for w in ws], own) for s, ws in rows.items()]
     other = measured(tmp_path / "other", "b", 1, [{"warmth": 2.0}, {"warmth": 4.0}, {}], own)
     ((key, title, html),) = sections({"a": results, "b": [other]}, "x-")

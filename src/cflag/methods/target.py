@@ -52,12 +52,12 @@ SYNTHETIC_FIGURE = Figure(
     "synthetic",
     "Synthetic samples",
     (
-        Series("synthetic_accuracy", "share the teacher gives the label they were made for"),
+        Series("synthetic_accuracy", "the teacher's accuracy on them"),
         Series("synthetic_classification", "classification loss"),
         Series("synthetic_disagreement", "disagreement of teacher and student"),
         Series("synthetic_bn", "distance of the batch-norm statistics", drawn=False),
     ),
-    axis="share, loss",
+    axis="accuracy, loss",
 )
 """How well the samples came out, in the first round of each task that has them."""
 

@@ -102,20 +102,23 @@ def draw_matrix(result: Result) -> Figure:
 
 def draw_measured(own: diagnostics.Figure, records: Sequence[dict[str, Any]], method: str) -> Figure:
     """A figure that a method declares: its series over the rounds, its marks below, and where tasks begin."""
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = new_axes()
     _draw_task_boundaries(axes, records)
     curves = own.curves(records)
     for k, (series, points) in enumerate(curves.items()):
         axes.plot(*zip(*points, strict=True), marker=".", color=COLOURS[k % len(COLOURS)], label=series.name)
-    if min(value for points in curves.values() for _, value in points) < 0:
-        axes.axhline(0, color=INK, linewidth=0.8)
     if own.marks is not None:
         _draw_marks(axes, own.marks, records, first=len(curves))
     title = f"{own.title}, {method}"
     axes.set(xlabel="round", ylabel=own.axis_label, title=title, xlim=(0.5, len(records) + 0.5))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(y=0.15)  # room for the task names
+    if axes.get_ylim()[0] < 0 < axes.get_ylim()[1]:
+        axes.axhline(0, color=INK, linewidth=0.8)
     if len(axes.get_legend_handles_labels()[0]) > 1:
-        axes.legend(frameon=False, fontsize=8)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return figure
 
 

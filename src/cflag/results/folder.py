@@ -108,7 +108,7 @@ class RunFolder:
             yield
 
     def in_use(self) -> bool:
-        """Whether another process carries this run at the moment."""
+        """Whether another process runs it at the moment."""
         try:
             with open(self.path / ".lock") as file:
                 fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -127,11 +127,11 @@ class RunFolder:
             return file.tell()
 
     def rounds_done(self) -> int:
-        """Return how many rounds are written down."""
+        """Return how many rounds are in the metrics."""
         return self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0
 
     def say(self, text: str) -> None:
-        """Add a line to the run's events: what a person may want to know beside the numbers."""
+        """Add a line to the run's events: what people may want to know beside the numbers."""
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
         with open(self.events, "a", encoding="utf-8") as file:
             file.write(f"{now}  {' '.join(text.split())}\n")
