@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from cflag.conversation import Mean
 from cflag.learning.rates import Overlap, RateRule
 
 if TYPE_CHECKING:
+    from cflag.conversation import Mean
     from cflag.server import Server
 
 
