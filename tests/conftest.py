@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 
 import hypothesis
 import pytest
 import torch
 
+from cflag import registry
 from cflag.data.load import find_reader
 from cflag.data.sources.cifar import Cifar
 from cflag.data.sources.tiny_imagenet import TinyImageNet
@@ -28,3 +31,14 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = find_reader("tiny-imagenet")
     assert isinstance(tiny, TinyImageNet)
     put_reader(monkeypatch, replace(tiny, classes=3, side=8))
+
+
+@pytest.fixture(autouse=True)
+def _no_parts_left() -> Iterator[None]:
+    """What a test registers, as a plugin or otherwise, is gone after it."""
+    yield
+    for kind, name in list(registry._parts):
+        if name not in registry._index(kind):
+            del registry._parts[kind, name]
+    for module in [module for module in sys.modules if module.startswith("cflag_plugin_")]:
+        del sys.modules[module]

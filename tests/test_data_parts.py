@@ -183,6 +183,12 @@ def one_client(deal):
     return [deal.train.indices], [deal.test.indices]
 
 
+@register("partition", "positions")
+def positions(deal):
+    n = deal.options.clients
+    return [[range(client, len(half.indices), n) for client in range(n)] for half in (deal.train, deal.test)]
+
+
 @own_data
 @register("partition", "hospitals")
 def hospitals(deal):
@@ -197,8 +203,10 @@ def test_mistakes_in_a_plugin_are_told_in_one_line(plugin: Load, tmp_path: Path)
     told = f"{tmp_path / 'my.csv'}: not found; see the code that registers source 'lost'"
     with pytest.raises(DataError, match=f"^{re.escape(told)}$"):
         load_source("lost", tmp_path)
-    with pytest.raises(UserError, match="'one-client' made 1 train and 1 test parts of task 1 for 3 clients"):
+    with pytest.raises(UserError, match="partition 'one-client': task 1 has 1 train parts for 3 clients"):
         Benchmark(load_source("digits"), BenchmarkOptions(partition="one-client", clients=3))
+    with pytest.raises(UserError, match="partition 'positions': task 1 has train samples of other tasks"):
+        Benchmark(load_source("digits"), BenchmarkOptions(partition="positions", clients=3))
 
 
 def test_a_function_counts_as_present_and_has_nothing_to_download(plugin: Load, tmp_path: Path) -> None:

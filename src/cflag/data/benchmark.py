@@ -116,19 +116,30 @@ class Benchmark:
 
     def _deal(self, task: int) -> Dealt:
         """Deal a task's train and test samples to all clients."""
-        o, classes = self.options, sorted(self.tasks[task].classes)
+        classes = sorted(self.tasks[task].classes)
 
         def half(name: Literal["train", "test"], split: Split) -> Half:
             return Half(name, split, np.flatnonzero(np.isin(split.y.numpy(), classes)))
 
         train, test = half("train", self.source.train), half("test", self.source.test)
-        dealt = self._partition(Deal(train, test, tuple(classes), task, o))
-        mine, held_out = ([np.asarray(part, np.int64) for part in parts] for parts in dealt)
-        if not len(mine) == len(held_out) == o.clients:
-            shares = f"{len(mine)} train and {len(held_out)} test parts"
-            raise UserError(f"partition '{o.partition}' made {shares} of task {task + 1} for {o.clients} clients")
-        _refuse_poor(mine, o.min_samples, task)
-        return mine, held_out
+        deal = Deal(train, test, tuple(classes), task, self.options)
+        mine, held_out = self._partition(deal)
+        dealt = _checked(mine, deal, train), _checked(held_out, deal, test)
+        _refuse_poor(dealt[0], self.options.min_samples, task)
+        return dealt
+
+
+def _checked(parts: Sequence[Indices], deal: Deal, half: Half) -> list[Indices]:
+    """Return the clients' parts of one half; refuse what would silently train on the wrong samples."""
+    indices = [np.asarray(part, np.int64) for part in parts]
+    where = f"partition '{deal.options.partition}': task {deal.task + 1} has"
+    if len(indices) != deal.options.clients:
+        raise UserError(f"{where} {len(indices)} {half.name} parts for {deal.options.clients} clients")
+    belongs = np.zeros(len(half.split), np.bool_)
+    belongs[half.indices] = True
+    if not all(belongs[part].all() for part in indices):
+        raise UserError(f"{where} {half.name} samples of other tasks; deal values of `indices`, not positions in it")
+    return indices
 
 
 def _refuse_poor(dealt: Sequence[Indices], minimum: int, task: int) -> None:

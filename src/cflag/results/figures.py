@@ -102,6 +102,8 @@ def draw_matrix(result: Result) -> Figure:
 
 def draw_measured(own: diagnostics.Figure, records: Sequence[dict[str, Any]], method: str) -> Figure:
     """A figure that a method declares: its series over the rounds, its marks below, and where tasks begin."""
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = new_axes()
     _draw_task_boundaries(axes, records)
     curves = own.curves(records)
@@ -111,7 +113,7 @@ def draw_measured(own: diagnostics.Figure, records: Sequence[dict[str, Any]], me
         _draw_marks(axes, own.marks, records, first=len(curves))
     title = f"{own.title}, {method}"
     axes.set(xlabel="round", ylabel=own.axis_label, title=title, xlim=(0.5, len(records) + 0.5))
-    axes.locator_params(axis="x", integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(y=0.15)  # room for the task names
     if axes.get_ylim()[0] < 0 < axes.get_ylim()[1]:
         axes.axhline(0, color=INK, linewidth=0.8)
