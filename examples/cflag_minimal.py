@@ -1,7 +1,8 @@
 """C-FLAG in one file: the whole algorithm, on torch alone.
 
 Five clients learn two tasks one after the other: first to tell two clouds of points apart, then two others. Each
-client keeps a memory of the first task and never shares a sample. Run it: python examples/cflag_minimal.py
+client keeps a memory of the first task and never shares a sample. `method = "cflag"` computes the same. Run it:
+python examples/cflag_minimal.py
 
 Notation as in the paper (Keshri, Shah, Prasad: AISTATS 2025): x is the global model, g_i the current gradient of
 client i, m_i its memory gradient, v the delayed gradient, a_i the sum of v over the E local steps.
@@ -50,7 +51,7 @@ def gradient(model: nn.Module, x: Tensor, batch: Batch) -> Tensor:
 def local_steps(
     model: nn.Module, x_t: Tensor, client: Client, table: list[Tensor], correction: Tensor, rates: Rates
 ) -> Tensor:
-    """E steps x ← x − β (g − g_i + v), visiting one component a step in turn; returns a_i = Σ v."""
+    """E steps x ← x − β (g − g_i + v), visiting one component per step in turn; returns a_i = Σ v."""
     weights = [len(y) / client.size for _, y in client.components]
     v = sum((w * row for w, row in zip(weights, table, strict=True)), torch.zeros_like(x_t))  # every τ is 0
     x, a = x_t.clone(), torch.zeros_like(x_t)

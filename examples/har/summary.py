@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from cflag.results.figures import COLOURS, GRID, INK, new_panels
 from cflag.results.result import Result, average_accuracy
 
-NAMES = {"joint": "joint", "cflag": "C-FLAG", "replay": "replay", "ewc": "EWC", "finetune": "fine-tuning"}
+NAMES = {"joint": "joint", "cflag-sgd": "C-FLAG-SGD", "replay": "replay", "ewc": "EWC", "finetune": "fine-tuning",
+         "cflag": "C-FLAG"}  # fmt: skip
 TASKS = ("walking,\nupstairs", "+ downstairs,\nsitting", "+ standing,\nlying")
 HEAD = ("method", "accuracy %", "forgotten %", "first, second, third task %", "task told %", "worst person %",
         "below 80 %", "rounds", "gradients k", "sent MB")  # fmt: skip
@@ -36,7 +37,7 @@ def people(runs: Sequence[Result]) -> list[float]:
 
 
 def summarise(folder: Path) -> dict[str, Any]:
-    """Return what the README tells of a comparison, by method."""
+    """Return what the README shows of a comparison, by method."""
     found = [Result.load(path.parent) for path in sorted(folder.glob("*/result.json"))]
     groups = {method: [run for run in found if run.method == method] for method in NAMES}
     numbers = {}
@@ -60,7 +61,7 @@ def summarise(folder: Path) -> dict[str, Any]:
 
 
 def table(numbers: dict[str, Any]) -> str:
-    """Return the numbers as Markdown, a row a method."""
+    """Return the numbers as Markdown, one row per method."""
     rows: list[Sequence[str]] = [HEAD, ["---", *["---:"] * (len(HEAD) - 1)]]
     for method, n in numbers.items():
         tasks = ", ".join(f"{value:.0f}" for value, _ in n["each_task_at_the_end"])
