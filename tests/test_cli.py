@@ -256,10 +256,10 @@ def test_mistakes_in_python_are_one_line_too(tmp_path: Path) -> None:
     net = torch.nn.Linear(4, 4)
     wrong: list[tuple[Any, Any, str]] = [
         ((x.numpy(), y), None, "two tensors"),
-        ((x, y[:, None]), None, "expected one number a sample"),
+        ((x, y[:, None]), None, "expected one number per sample"),
         ((x / 0, y), None, "not finite"),
         ((x, y[:30]), None, "40 samples and 30 labels"),
-        (None, torch.nn.Linear(4, 3), r"returns \(3,\) outputs a sample; there are 4 classes"),
+        (None, torch.nn.Linear(4, 3), r"returns \(3,\) outputs per sample; there are 4 classes"),
         (None, torch.nn.Linear(5, 4), "cannot take samples of shape"),
         (None, torch.nn.Linear, "must be a name or an object of Module"),
     ]

@@ -55,7 +55,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     """With `flower-sim`: secure aggregation (SecAgg+). Means are rounded to about 1e-5, and nothing is known of single
     clients: no losses, rates or accuracies of theirs."""
     workers: int = 0
-    """Worker processes; 0 means one a core, 1 means this process alone. Changes no number."""
+    """Worker processes; 0 means one per core, 1 means this process alone. Changes no number."""
     device: str = "cpu"
     data_dir: str = ""
     log: str = ""

@@ -119,7 +119,7 @@ def _within(value: Any, choice: tuple[float, float] | list[Any]) -> bool:
 
 
 def write_tuned(path: Path, tuning: Tuning, found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the found values as TOML, a table a method."""
+    """Write the found values as TOML, one table per method."""
     text = tomli_w.dumps({"tuning": vars(tuning), **{method: dict(values) for method, values in found.items()}})
     write_atomically(path, text.encode())
 

@@ -71,7 +71,7 @@ def seed_of(text: str) -> int:
 
 
 def jobs_at_once(jobs: int) -> int:
-    """Return how many runs go on at once: one a core unless it is said."""
+    """Return how many runs go on at once: one per core unless it is said."""
     if jobs < 0:
-        raise UserError(f"--jobs {jobs}: 0 (one a core) or more")
+        raise UserError(f"--jobs {jobs}: 0 (one per core) or more")
     return jobs or cores()

@@ -35,7 +35,7 @@ def add_run(commands: Commands) -> None:
     run.add_argument("--methods", metavar="NAME,NAME,...", help="one run for each method")
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was stopped or killed")
     run.add_argument("--engine", choices=("local", "flower-sim"), help="what carries the questions (default: local)")
-    run.add_argument("--workers", type=int, metavar="N", help="processes that compute (default: one a core)")
+    run.add_argument("--workers", type=int, metavar="N", help="processes that compute (default: one per core)")
     run.add_argument("--quiet", action="store_true", help="no progress display")
     run.set_defaults(command=_run)
 
@@ -56,7 +56,7 @@ def add_compare(commands: Commands) -> None:
     compare.add_argument("--tuned", type=Path, action="append", default=[], metavar="FILE",
                          help="values that 'cflag tune' found")  # fmt: skip
     compare.add_argument("--out", type=Path, required=True, metavar="DIR", help="repeat the command to go on")
-    compare.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at once (default: one a core)")
+    compare.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at once (default: one per core)")
     compare.set_defaults(command=_compare)
 
 
@@ -136,7 +136,7 @@ def _folders_in(root: Path) -> list[Path]:
 
 
 def _begun(args: argparse.Namespace) -> tuple[Path, Experiments]:
-    """Make one folder a run, all of them before the first starts, so that --resume finds what is still to do."""
+    """Make one folder per run, all of them before the first starts, so that --resume finds what is still to do."""
     from cflag.experiment import Experiment
     from cflag.loggers.attach import require_loggers
     from cflag.results.folder import RunFolder, new_folder, refuse_existing

@@ -24,7 +24,7 @@ from cflag.engines.flower.processes.waits import shorten
 from cflag.engines.flower.server.engine import FlowerEngine
 from cflag.engines.flower.server.post import POLL
 from cflag.engines.flower.server.secure_engine import SecureFlowerEngine
-from cflag.errors import CflagError
+from cflag.errors import CflagError, UserError
 from cflag.experiment import Experiment
 from cflag.files import write_atomically
 from cflag.loggers.attach import require_loggers
@@ -81,6 +81,8 @@ def _folder(run_config: Mapping[str, Any]) -> RunFolder:
     if out and (Path(out) / "config.toml").is_file():
         return RunFolder.open(Path(out))
     settings = [parse_setting(text) for text in str(run_config.get("settings", "")).split(";") if text.strip()]
+    if any(key == "plugins" for key, _ in settings):  # whoever submits a run must not choose what this machine executes
+        raise UserError("plugins cannot be set from afar: name them in the config.toml of a run folder on this machine")
     config: Config = resolve(merge(load_raw(str(run_config["preset"])), [*settings, ("engine", "flower")]))
     require_loggers(config.log)
     return RunFolder.create(Path(out) if out else new_folder(f"flower-{config.method}-{config.seed}"), config)

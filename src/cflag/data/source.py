@@ -64,6 +64,6 @@ class Source:
 def _check_tensors(where: str, split: Split) -> None:
     """Refuse what would only fail, or silently go wrong, somewhere deep in training."""
     if split.y.dim() != 1:
-        raise DataError(f"{where} labels have shape {tuple(split.y.shape)}, expected one number a sample")
+        raise DataError(f"{where} labels have shape {tuple(split.y.shape)}, expected one number per sample")
     if split.x.is_floating_point() and not bool(torch.isfinite(split.x).all()):
         raise DataError(f"{where} samples hold values that are not finite")

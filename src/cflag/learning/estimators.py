@@ -57,7 +57,7 @@ class Components:
         return self.client.value_and_grad(self.parts[j], self.loss)[1]
 
     def table(self) -> GradientTable:
-        """Return all component gradients at the present parameters, one a row."""
+        """Return all component gradients at the present parameters, one per row."""
         table = self.client.new_table(len(self))
         for j in range(len(self)):
             table[j] = self.gradient(j)

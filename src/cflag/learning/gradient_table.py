@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GradientTable:
-    """A client's component gradients, one a row: the ∇g_{i,j} at the points where each j was last visited.
+    """A client's component gradients, one per row: the ∇g_{i,j} at the points where each j was last visited.
 
     A table in half precision holds a row as numbers of 16 bits times the row's largest, so that an entry is off by at
     most 2⁻¹² of the row's largest, whatever the gradient's size. All sums are made of the rows as they are held: errors

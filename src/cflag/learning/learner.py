@@ -107,7 +107,7 @@ class Learner:
             reason = str(error).partition("\n")[0]
             raise UserError(f"the model cannot take samples of shape {tuple(samples.x.shape[1:])}: {reason}") from None
         if self._loss is None and shape != (len(samples), outputs):
-            raise UserError(f"the model returns {shape[1:]} outputs a sample; there are {outputs} classes")
+            raise UserError(f"the model returns {shape[1:]} outputs per sample; there are {outputs} classes")
 
     def loss(self, outputs: Tensor, samples: Samples) -> Tensor:
         """Return the mean loss of outputs for samples: cross entropy over the open heads, or the user's own."""
@@ -164,7 +164,7 @@ class Learner:
         return self.heads.right(scores, here.y, here.task, self.current).cpu()
 
     def features(self, samples: Samples) -> Tensor:
-        """Return what the model's last dense layer takes in, a row a sample."""
+        """Return what the model's last dense layer takes in, one row per sample."""
         seen: list[Tensor] = []
         with self._last_dense().register_forward_pre_hook(lambda _, taken: seen.append(taken[0])):
             self.outputs(samples)

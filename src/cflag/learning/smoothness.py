@@ -7,7 +7,7 @@ each sends L_i^q / p_i, the mean is Σ L_i^q, and its q-th root lies between the
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from cflag.client import Client
     from cflag.conversation import Answer, Mean
-    from cflag.learning.estimators import Components
+    from cflag.learning.estimators import Components, Estimator
     from cflag.server import Server
 
 POWER = 16
@@ -47,9 +47,16 @@ class Smoothness:
         """Return a client's estimate before the first step of a task."""
         return {"smoothness": self._contribution(components.client, probe(components))}
 
-    def along(self, client: Client, seen: PathSmoothness, L: float) -> Answer:
-        """Return a client's estimate from its local path."""
-        return {"smoothness": self._contribution(client, seen.mean(), known=L / 2)}
+    def watch(self, estimator: Estimator[Any], L: float | None) -> None:
+        """Have a local path watched, where L is estimated."""
+        if L is not None:
+            estimator.seen = PathSmoothness(estimator.components.client.start)
+
+    def along(self, estimator: Estimator[Any], L: float | None) -> Answer:
+        """Return a client's estimate from its local path, where it was watched."""
+        if L is None or estimator.seen is None:
+            return {}
+        return {"smoothness": self._contribution(estimator.components.client, estimator.seen.mean(), known=L / 2)}
 
     def _contribution(self, client: Client, L_i: float, known: float = 0.0) -> float:
         """Return what a client's own L_i contributes to the mean over clients, or to their maximum.

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Mean
-from cflag.diagnostics import Figure
 from cflag.learning import forgetting
 from cflag.learning.estimators import ESTIMATORS, Components, Delayed, Minibatch
 from cflag.learning.observed import FIGURES
 from cflag.learning.optimizers import make_optimizer
 from cflag.learning.rates import CFlagSettings, Overlap, RateRule
-from cflag.learning.smoothness import PathSmoothness, Smoothness
+from cflag.learning.smoothness import Smoothness
 from cflag.methods.base import LocalOptions, Method, SearchSpace
 from cflag.registry import register
 from cflag.server import Server
@@ -34,7 +33,7 @@ class CFlag(Method):
     Settings: ClassVar[type[Any]] = CFlagSettings
     uses_memory = True
     search_space: ClassVar[SearchSpace] = {"alpha": (0.05, 0.19), "beta": (0.05, 0.3)}  # α must stay below 1/L
-    figures: ClassVar[tuple[Figure, ...]] = FIGURES
+    figures = FIGURES
     settings: CFlagSettings
 
     def __init__(self, settings: CFlagSettings, local: LocalOptions) -> None:
@@ -69,8 +68,7 @@ class CFlag(Method):
         """Lines 5-10: E steps x ← x − β (g − g_i + v), then Δ_i."""
         x, a, estimator = client.params, torch.zeros_like(client.params), self.estimator(client)
         correction = torch.zeros_like(x) if g is None else self.settings.drift * (g - estimator.recall())
-        if L is not None:
-            estimator.seen = PathSmoothness(client.start)
+        self.smoothness.watch(estimator, L)
         optimizer = make_optimizer(self.local.optimizer)
         for v in islice(estimator.path(), steps):  # lines 6-8: v_{i,k} by Eq. (5), the step by Eq. (4)
             x -= beta * optimizer(correction + v)
@@ -79,9 +77,7 @@ class CFlag(Method):
         if self.local.optimizer != "sgd":  # the displacement rule: β a_i is what the steps came to, drift and all
             a, drift = (client.start - x) / beta, torch.zeros_like(a)
         answer = self.adapt_rates(client, m, a, drift, self.settings.rule(steps, beta, L))  # line 9
-        if L is not None and estimator.seen is not None:
-            answer |= self.smoothness.along(client, estimator.seen, L)
-        return answer
+        return answer | self.smoothness.along(estimator, L)
 
     def adapt_rates(self, client: Client, m: Tensor | None, a: Tensor, drift: Tensor, rule: RateRule) -> Answer:
         """AdapLR (Algorithm 2): the client's rates α_i and β_i, and Δ_i = α_i m + β_i (E (g − g_i) + a_i)."""
@@ -92,8 +88,7 @@ class CFlag(Method):
         overlap = Overlap.between(m, a, q)  # line 5: Λ_i = ⟨m, a_i⟩
         p_i, N = client.share, client.peers if self.settings.adapt == "worst" else 1
         rates = rule.adapt(overlap, weight=p_i * N)  # lines 6-12
-        client.log(alpha=rates.alpha, beta=rates.beta, case=rates.case, capped=rates.capped)
-        client.log(**{"lambda": overlap.inner})
+        client.log(**vars(rates), **{"lambda": overlap.inner})
         delta = rates.alpha * q + rates.beta * (drift + a)  # lines 13-14
         answer: Answer = {"delta": delta, "alpha": rates.alpha, "buffers": client.buffers}
         return answer | ({"a": a} if rule.scales_steps and self.settings.measure_gamma else {})

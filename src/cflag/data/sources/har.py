@@ -241,7 +241,7 @@ def _signals_first(x: Floats) -> Floats:
 
     Copies of this file exist whose windows were saved as 128 steps of 9 values and only labelled (9, 128),
     which mixes all signals. Signals sampled 50 times a second are smooth, so the right reading is told by
-    its much smaller steps in time; without a clear difference the shape is taken at its word.
+    its much smaller steps in time; without a clear difference the shape is believed.
     """
     by_step = x.reshape(len(x), STEPS, len(SIGNALS)).transpose(0, 2, 1)
     rough, smooth = (float(np.abs(np.diff(reading)).mean()) for reading in (x, by_step))
