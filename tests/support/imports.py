@@ -72,7 +72,7 @@ ROOMS = Layers(
         ("paper", "tune"),
         ("commands",),
         ("cli",),
-        ("part",),
+        ("flower_process",),
     ),
 )
 

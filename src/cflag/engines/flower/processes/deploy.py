@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cflag.config import Config
 from cflag.engines.flower.environment import OWNER, SIMULATION, STAY
-from cflag.engines.flower.processes.fleet import Flwr, Process, free_port, part, superlink, wait_until_open
+from cflag.engines.flower.processes.fleet import Flwr, Process, flower_process, free_port, superlink, wait_until_open
 from cflag.engines.flower.processes.keys import make_client_key, make_server_keys
 from cflag.engines.flower.processes.outcome import forget_outcome, how_to_resume, raise_outcome
 from cflag.errors import CflagError, InterruptedRunError, UserError
@@ -78,7 +78,13 @@ def deploy(folder: RunFolder, fleet: FleetOptions, display: Display) -> Result:
     with ends, stop_requests() as stopped, _superlink(folder, options) as server, ExitStack() as ending:
         for number in clients:
             state = home / f"client-{number}"
-            command = [*part("client"), "--superlink", f"{LOOPBACK}:{options.port}", "--ca", str(keys / "ca.crt")]
+            command = [
+                *flower_process("client"),
+                "--superlink",
+                f"{LOOPBACK}:{options.port}",
+                "--ca",
+                str(keys / "ca.crt"),
+            ]
             command += ["--key", str(keys / "clients" / f"client-{number}.key"), "--number", str(number)]
             command += ["--state", str(state), "--poll", str(fleet.poll)]
             command += ["--data", _own_data(fleet.data, number)] if fleet.data else []

@@ -119,7 +119,7 @@ def superlink(folder: Path, host: str, port: int, keys: Path | None, keep: bool 
     if keys is not None:
         files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
         secure = ["--enable-supernode-auth", *(part for k, v in files.items() for part in (k, str(keys / v)))]
-    command = [*part("superlink"), "--host", host, "--port", str(port), *secure]
+    command = [*flower_process("superlink"), "--host", host, "--port", str(port), *secure]
     command += ["--disable-runtime-dependency-installation", *extra]
     env = {**quiet_flower(folder / "flower"), **({STAY: "1"} if keep else {})}
     return Process("SuperLink", command, folder / "superlink.log", env)
@@ -139,9 +139,9 @@ def wait_until_open(process: Process, host: str, port: int) -> None:
     raise CflagError(f"the {process.name} does not answer on {host}:{port} after {STARTS:.0f} s; see {process.log}")
 
 
-def part(name: str) -> list[str]:
-    """Return the command of one of Flower's parts that ends with this process."""
-    return [sys.executable, "-m", "cflag.part", name]
+def flower_process(name: str) -> list[str]:
+    """Return the command of a SuperLink, SuperNode or client that ends with this process."""
+    return [sys.executable, "-m", "cflag.flower_process", name]
 
 
 def tool(name: str) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cflag.engines.flower.environment import STAY
-from cflag.engines.flower.processes.fleet import Process, free_port, part, quiet_flower, supernode_poll
+from cflag.engines.flower.processes.fleet import Process, flower_process, free_port, quiet_flower, supernode_poll
 from cflag.errors import UserError
 
 AGAIN = 5.0
@@ -76,7 +76,7 @@ def _supernode(options: NodeOptions, address: str, secret: bytes) -> Process:
     config = {"partition-id": options.number, "state-dir": str(options.state.absolute()), "device": options.device}
     config |= {"data-dir": options.data} if options.data else {}
     host, port = address.split(":")
-    command = [*part("supernode"), "--superlink", options.superlink, "--root-certificates", str(options.ca)]
+    command = [*flower_process("supernode"), "--superlink", options.superlink, "--root-certificates", str(options.ca)]
     command += ["--auth-supernode-private-key", str(options.key), "--isolation", "process"]
     command += ["--superexec-auth-secret-file", str(file), "--host", host, "--port", port]
     command += ["--node-config", " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())]

@@ -1,6 +1,6 @@
-"""A part of a deployment as a process that ends with the one that started it.
+"""One process of a fleet, which ends with the one that started it.
 
-python -m cflag.part superlink|supernode|client ARGUMENTS...
+python -m cflag.flower_process superlink|supernode|client ARGUMENTS...
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from cflag.process import end_with_parent
 
 
 def main() -> None:
-    """Become the part that the first argument names."""
+    """Become the process that the first argument names."""
     if STAY not in os.environ:
         end_with_parent()
-    part = sys.argv.pop(1)
-    sys.argv[0] = f"flower-{part}"
-    if part == "superlink":
+    kind = sys.argv.pop(1)
+    sys.argv[0] = f"flower-{kind}"
+    if kind == "superlink":
         from flwr.superlink.cli.flower_superlink import flower_superlink
 
         flower_superlink()
-    elif part == "client":
+    elif kind == "client":
         from cflag.cli import main as cflag
 
         sys.exit(cflag(["client", *sys.argv[1:]]))
