@@ -196,7 +196,7 @@ class Client:
         self._reseed(question)
 
     def end_question(self) -> None:
-        """Close the account: remark the mean loss on current and on memory samples."""
+        """Close the account: log the mean loss on current and on memory samples."""
         for name in ("loss", "memory_loss"):
             seen = [(loss, n) for kind, loss, n in self._losses if kind == name]
             if seen:

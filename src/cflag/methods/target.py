@@ -77,7 +77,7 @@ class Target(FedAvg):
             yield Ask(self.receive, **self.synthesise(server).tensors())
 
     def synthesise(self, server: Server) -> Samples:
-        """Return raw samples of the old tasks with the global model's logits; remark how well it went."""
+        """Return raw samples of the old tasks with the global model's logits; log how well it went."""
         learner = server.learner
         learner.load(server.params, server.buffers)
         with torch.random.fork_rng(devices=[]):

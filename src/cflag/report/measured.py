@@ -16,7 +16,7 @@ FEW = 30
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRuns:
     """What the runs of one method measured for one figure."""
 
     method: str
@@ -45,18 +45,18 @@ class Measured:
 
 def sections(groups: Groups, key: str) -> list[tuple[str, str, str]]:
     """Return a part of the page for every figure that some method declares and logged something for."""
-    by_name: dict[str, list[Measured]] = {}
+    by_name: dict[str, list[MeasuredRuns]] = {}
     for colour, (method, results) in enumerate(groups.items()):
         metrics = [(result.seed, result.metrics) for result in results]
         for name, own in {own.name: own for result in results for own in result.figures}.items():
             runs = [(seed, records) for seed, records in metrics if own.curves(records)]
             if runs:
                 seeds, lines = zip(*runs, strict=True)
-                by_name.setdefault(name, []).append(Measured(method, colour, own, seeds, lines))
+                by_name.setdefault(name, []).append(MeasuredRuns(method, colour, own, seeds, lines))
     return [(f"{key}measured-{name}", found[0].own.title, _drawn(found, key)) for name, found in by_name.items()]
 
 
-def _drawn(found: Sequence[Measured], key: str) -> str:
+def _drawn(found: Sequence[MeasuredRuns], key: str) -> str:
     """Draw a figure: those with marks for each method, the others for all methods together."""
     marked = [_with_marks(one, one.own.marks, key) for one in found if one.own.marks is not None]
     plain = [one for one in found if one.own.marks is None]
@@ -64,7 +64,7 @@ def _drawn(found: Sequence[Measured], key: str) -> str:
     return together + (f'<div class="grid2">{"".join(marked)}</div>' if marked else "")
 
 
-def _together(found: Sequence[Measured]) -> str:
+def _together(found: Sequence[MeasuredRuns]) -> str:
     """Draw a line for each method and series."""
     lines = []
     for one in found:
@@ -75,7 +75,7 @@ def _together(found: Sequence[Measured]) -> str:
     return curves(lines, "round", found[0].own.axis_label, found[0].boundaries)
 
 
-def _with_marks(one: Measured, marks: Marks, key: str) -> str:
+def _with_marks(one: MeasuredRuns, marks: Marks, key: str) -> str:
     """Draw a method's series with the marks below them, and beside that the share of clients that logged each word."""
     colours = {word: 1 + k for k, word in enumerate(marks.words)}
     free = [0, *range(1 + len(colours), COLOURS)]  # words and series differ in colour
