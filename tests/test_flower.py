@@ -22,6 +22,8 @@ from cflag.results.display import absences
 from cflag.results.result import Result
 from tests.support.grid import Fleet, Node, local, numbers
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 Change = Callable[[dict[str, Any], dict[str, Tensor]], Any]
 
 

@@ -18,6 +18,8 @@ from cflag.cli import main
 from cflag.report.page import by_benchmark, find_results, make_page
 from cflag.report.svg import Axis, Line, Rug, curves, heat
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 QUICK: dict[str, Any] = {"tasks": 2, "rounds": 2, "clients": 3, "width": 8, "workers": 1}
 VOID = {"meta", "link", "br", "img", "input"}
 
