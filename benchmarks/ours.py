@@ -12,6 +12,7 @@ from cflag.data.source import Source
 from cflag.engines.local import LocalEngine
 from cflag.experiment import Experiment
 from cflag.process import one_thread
+from cflag.session import Session
 
 
 def source(workload: Workload) -> Source:
@@ -36,20 +37,26 @@ def main(name: str) -> None:
     data, started = source(workload), time.perf_counter()
     experiment = open_experiment(workload, data)
     opened = time.perf_counter() - started
-    method, server = experiment.method, experiment.server()
     with one_thread():
-        engine = LocalEngine(experiment.host(), 2)
-        server.sizes = experiment.benchmark.sizes(0)
-        if workload.method == "cflag":
-            engine.converse(method.end_task(server), server)
-            server.task, server.sizes = 1, experiment.benchmark.sizes(1)
+        session = experiment.session(LocalEngine(experiment.host(), 2))
+        to_the_timed_task(session, workload)
 
         def one_round() -> None:
-            engine.converse(method.round(server), server, experiment.cohort(server))
-            engine.settle()
-            server.round += 1
+            session.round()
+            session.engine.settle()
+            session.server.round += 1
 
-        take_turns(one_round, engine.peak_mb, open_seconds=opened, parameters=server.params.numel())
+        parameters = session.server.params.numel()
+        take_turns(one_round, session.engine.peak_mb, open_seconds=opened, parameters=parameters)
+
+
+def to_the_timed_task(session: Session, workload: Workload) -> None:
+    """Go to the first task; with a memory, to the second, after the first was remembered."""
+    session.enter(0)
+    if workload.method == "cflag":
+        session.end_task()
+        session.enter(1)
+        session.engine.settle()
 
 
 if __name__ == "__main__":

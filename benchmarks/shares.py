@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+import cflag.experiment
 from cflag.config import load_raw, merge, resolve
 from cflag.data.source import Source
 from cflag.engines.local import LocalEngine
@@ -24,7 +25,7 @@ from cflag.experiment import Experiment
 PARTS = {
     "rounds": (LocalEngine, "converse"),
     "tests": (LocalEngine, "evaluate"),
-    "checkpoints": (Experiment, "_checkpoint"),
+    "checkpoints": (cflag.experiment, "save_checkpoint"),
 }
 
 

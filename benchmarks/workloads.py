@@ -81,7 +81,7 @@ class Workload:
                 "partition": "iid", "batch": BATCH, "steps": self.steps, "clients_per_round": self.cohort,
                 "scenario": "task", "class_order": "natural", "seed": 0,
                 "memory": {"per_task": self.memory, "sample": self.memory},
-                "cflag": {"estimator": "iag", "drift": 1.0, "rules": "both", "beta": 0.01}}  # fmt: skip
+                "cflag": {"beta": 0.01}}  # fmt: skip
 
 
 BATCH, CLASSES = 32, 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,8 +11,12 @@ import hypothesis
 import pytest
 import torch
 
-from cflag.data import sources
+from cflag import registry
+from cflag.data.load import find_reader
+from cflag.data.sources.cifar import Cifar
+from cflag.data.sources.tiny_imagenet import TinyImageNet
 from tests.support import processes
+from tests.support.datasets import put_reader
 
 torch.set_num_threads(1)  # tests run side by side; two threads in small operations only get in their way
 hypothesis.settings.register_profile("cflag", deadline=None)
@@ -48,9 +53,20 @@ def runs_here() -> Iterator[None]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the sources with fixed numbers of records or classes be a few samples large."""
     for name, records in (("cifar10", (4, 3)), ("cifar100", (6, 4))):
-        entry = sources.SOURCES[name]
-        assert isinstance(entry, sources.Cifar)
-        monkeypatch.setitem(sources.SOURCES, name, replace(entry, records=records))
-    tiny = sources.SOURCES["tiny-imagenet"]
-    assert isinstance(tiny, sources.TinyImageNet)
-    monkeypatch.setitem(sources.SOURCES, "tiny-imagenet", replace(tiny, classes=3, side=8))
+        reader = find_reader(name)
+        assert isinstance(reader, Cifar)
+        put_reader(monkeypatch, replace(reader, records=records))
+    tiny = find_reader("tiny-imagenet")
+    assert isinstance(tiny, TinyImageNet)
+    put_reader(monkeypatch, replace(tiny, classes=3, side=8))
+
+
+@pytest.fixture(autouse=True)
+def _no_parts_left() -> Iterator[None]:
+    """What a test registers, as a plugin or otherwise, is gone after it."""
+    yield
+    for kind, name in list(registry._parts):
+        if name not in registry._index(kind):
+            del registry._parts[kind, name]
+    for module in [module for module in sys.modules if module.startswith("cflag_plugin_")]:
+        del sys.modules[module]

@@ -12,11 +12,9 @@ import pytest
 import torch
 from benchmarks.bare import Loop
 from benchmarks.faults import same_state
-from benchmarks.ours import open_experiment, source
+from benchmarks.ours import open_experiment, source, to_the_timed_task
 from benchmarks.run import markdown
 from benchmarks.workloads import BATCH, WORKLOADS
-
-from cflag.engines.local import LocalEngine
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,14 +23,10 @@ ROOT = Path(__file__).parents[1]
 def test_both_sides_evaluate_the_same_number_of_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = WORKLOADS[name]
     experiment = open_experiment(workload, source(workload))
-    engine, server = LocalEngine(experiment.host(), 1), experiment.server()
-    server.sizes = experiment.benchmark.sizes(0)
-    if workload.method == "cflag":
-        engine.converse(experiment.method.end_task(server), server)
-        server.task, server.sizes = 1, experiment.benchmark.sizes(1)
-        engine.settle()
-    engine.converse(experiment.method.round(server), server, experiment.cohort(server))
-    cost = engine.settle().cost
+    session = experiment.session()
+    to_the_timed_task(session, workload)
+    session.round()
+    cost = session.engine.settle().cost
 
     loop, seen = Loop(workload, channels_last=False), 0
 

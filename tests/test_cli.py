@@ -16,7 +16,8 @@ from cflag.cli import main
 from cflag.commands.inspect import KINDS
 from cflag.config import load_raw, parse_setting, resolve
 from cflag.errors import UserError
-from cflag.paper.campaigns import CAMPAIGNS, SCALES, SOURCES
+from cflag.paper.campaigns import CAMPAIGNS, DATA_SETS
+from cflag.paper.scales import SCALES
 from cflag.presets import preset_names
 from tests.support.quick import QUICK
 
@@ -69,9 +70,11 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
             "target",
         },
         "sources": {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "har", "folder"},
+        "scenarios": {"task", "class", "permuted", "rotated"},
+        "partitions": {"dirichlet", "iid", "subject", "own"},
         "models": {"mlp", "cnn", "cnn1d", "resnet18", "resnet50"},
         "memories": {"ring", "reservoir", "none"},
-        "presets": {"digits", *(f"{s}-{k}" for s in SOURCES for k in SCALES)},
+        "presets": {"digits", *(f"{s}-{k}" for s in DATA_SETS for k in SCALES)},
         "campaigns": set(CAMPAIGNS),
     }
     assert set(expected) == set(KINDS)
@@ -94,10 +97,8 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
         ("cflag.bta=0.1", "unknown key 'cflag.bta'; did you mean 'cflag.beta'?"),
         ("memory.sampel=1", "unknown key 'memory.sampel'; did you mean 'memory.sample'?"),
         ("cflga.beta=1", "unknown table 'cflga'; did you mean 'cflag'?"),
-        (
-            "scenario=clas",
-            "scenario = 'clas' must be 'task' or 'class' or 'permuted' or 'rotated' (did you mean 'class'?)",
-        ),
+        ("scenario=clas", "unknown scenario 'clas'; did you mean 'class'?"),
+        ("partition=iidd", "unknown partition 'iidd'; did you mean 'iid'?"),
         ("clients=0", "clients = 0 must be at least 1"),
         ("clients=2.5", "clients = 2.5 must be a whole number"),
         ("clients=true", "clients = True must be a whole number"),

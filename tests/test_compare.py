@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from cflag import Result
+from cflag import Result, resume
 from cflag.cli import main
 from cflag.compare import Price, plan, prepare, price, run_all
 from cflag.config import flatten, load_raw, merge, resolve
 from cflag.errors import CflagError, UserError
-from cflag.experiment import Experiment, resume
+from cflag.experiment import Experiment
 from cflag.results.display import PatientConsole
 from cflag.results.table import COLUMNS, as_csv, as_latex, as_markdown, as_text
 from tests.support.processes import start_here

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import cflag
 import cflag.methods
 from cflag import registry, run
 from cflag.errors import UserError
@@ -38,11 +40,29 @@ def test_one_file_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("dropped_in")
-def test_without_the_pull_it_is_fine_tuning(tmp_path: Path) -> None:
-    fedprox = run("digits", method="fedprox", fedprox={"mu": 0.0}, out=tmp_path / "a", **QUICK)
-    finetune = run("digits", method="finetune", finetune={"lr": 0.05}, out=tmp_path / "b", **QUICK)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_without_the_pull_it_is_fine_tuning_with_any_optimizer(optimizer: str, tmp_path: Path) -> None:
+    same: dict[str, Any] = {**QUICK, "optimizer": optimizer}
+    fedprox = run("digits", method="fedprox", fedprox={"mu": 0.0, "lr": 0.01}, out=tmp_path / "a", **same)
+    finetune = run("digits", method="finetune", finetune={"lr": 0.01}, out=tmp_path / "b", **same)
     assert fedprox.accuracy_matrix == finetune.accuracy_matrix
     assert [m["loss"] for m in fedprox.metrics] == [m["loss"] for m in finetune.metrics]
+
+
+def test_the_same_file_is_a_plugin(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    (tmp_path / "fedprox.py").write_text(code)
+    own: dict[str, Any] = {"method": "fedprox", "plugins": [str(tmp_path / "fedprox.py")]}
+    assert run("digits", **own, **QUICK, out=tmp_path / "run").method == "fedprox"
+
+
+def test_every_public_name_is_documented_and_says_what_it_is() -> None:
+    section = TEXT.partition("## Public names")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"`(\w+)`", section.partition("\n\n")[2].partition("|---|")[2])) == cflag.__all__
+    aliases = {"Answer", "Conversation"}  # types without a docstring of their own
+    assert all(getattr(cflag, name).__doc__ for name in set(cflag.__all__) - aliases)
+    with pytest.raises(AttributeError):
+        cflag.Nothing  # noqa: B018
 
 
 def test_another_package_can_bring_a_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

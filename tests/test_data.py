@@ -16,10 +16,12 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cflag.data import partitions
-from cflag.data.benchmark import Benchmark, BenchmarkOptions
+from cflag import registry
+from cflag.data.benchmark import Benchmark
+from cflag.data.options import BenchmarkOptions
+from cflag.data.partitions import dirichlet
 from cflag.data.samples import Samples
-from cflag.data.scenarios import make_tasks
+from cflag.data.scenarios.base import Task, TaskSequence
 from cflag.data.source import Source, Split
 from cflag.errors import UserError
 from cflag.rng import stream, torch_seed
@@ -47,6 +49,12 @@ def images(x: Tensor, classes: int = 2) -> Source:
 
 def benchmark(source: Source, **options: Any) -> Benchmark:
     return Benchmark(source, BenchmarkOptions(**{"tasks": 1, "class_order": "natural", **options}))
+
+
+def make_tasks(source: Source, scenario: str, tasks: int, class_order: Any, seed: int) -> tuple[Task, ...]:
+    options = BenchmarkOptions(scenario=scenario, tasks=tasks, class_order=class_order, seed=seed)
+    sequence: TaskSequence = registry.get("scenario", scenario)(source, options)
+    return sequence.tasks
 
 
 def numbers(samples: Samples) -> list[int]:
@@ -230,8 +238,8 @@ def test_dirichlet_draw_of_nan_counts_as_failed(monkeypatch: pytest.MonkeyPatch)
         last = where[-1] == 3  # the fourth attempt
         return stream(seed, purpose, *where) if last else cast(np.random.Generator, Underflow())
 
-    monkeypatch.setattr(partitions, "stream", draw)
-    shares = partitions.draw_shares([50, 50], 3, 1e3, 0, 1, 0)
+    monkeypatch.setattr(dirichlet, "stream", draw)
+    shares = dirichlet.draw_shares([50, 50], BenchmarkOptions(clients=3, zeta=1e3, min_samples=0, seed=1), 0)
     assert np.array_equal(shares, stream(1, "dirichlet", 0, 3).dirichlet([1e3] * 3, size=2))
 
 

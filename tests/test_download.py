@@ -17,8 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cflag.data import download, sources
-from cflag.data.download import Remote, fetch, status
+from cflag import registry
+from cflag.data import download
+from cflag.data.download import fetch, status
+from cflag.data.load import find_reader, load_source
+from cflag.data.sources.base import Remote
 from cflag.errors import DataError, UserError
 from tests.support.datasets import (
     RECORDINGS,
@@ -27,6 +30,7 @@ from tests.support.datasets import (
     make_mnist,
     make_tiny,
     make_windows,
+    put_reader,
     write_har_folder,
     write_har_npz,
 )
@@ -99,7 +103,7 @@ def md5(content: bytes) -> str:
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, name: str, *remotes: Remote) -> None:
-    monkeypatch.setitem(download.REMOTES, name, remotes)
+    put_reader(monkeypatch, replace(find_reader(name), remotes=remotes))
 
 
 def failure(name: str, folder: Path) -> str:
@@ -132,17 +136,20 @@ def zip_of(folder: Path, prefix: str = "") -> bytes:
 # --- the table -------------------------------------------------------------------------------------------
 
 
+DOWNLOADED = ["cifar10", "cifar100", "fashion-mnist", "har", "mnist", "tiny-imagenet"]
+
+
 def test_every_source_but_the_built_in_one_and_your_own_can_be_got(tmp_path: Path) -> None:
-    assert [*download.REMOTES] == [name for name in sources.names() if name not in ("digits", "folder")]
-    assert download.status("folder", tmp_path) == "missing"
-    with pytest.raises(DataError, match="arrays of your own"):
-        download.fetch("folder", tmp_path)
-    for name, remotes in download.REMOTES.items():
-        for remote in remotes:
+    assert [name for name in registry.names("source") if find_reader(name).remotes] == DOWNLOADED
+    assert status("folder", tmp_path) == "missing"
+    with pytest.raises(DataError, match="folder: there is nothing to download; point --data-dir"):
+        fetch("folder", tmp_path)
+    for reader in map(find_reader, DOWNLOADED):
+        for remote in reader.remotes:
             assert remote.urls
             assert all(url.startswith(("https://", "http://")) for url in remote.urls)
             assert remote.md5 is None or len(bytes.fromhex(remote.md5)) == 16
-            assert remote.folder in ("", sources.SOURCES[name].place)
+            assert remote.folder in ("", reader.place)
 
 
 # --- plain files -----------------------------------------------------------------------------------------
@@ -166,7 +173,7 @@ def test_fetch_files(mnist: Server, tmp_path: Path, capfd: pytest.CaptureFixture
     assert status("mnist", folder) == "missing"
     assert fetch("mnist", folder) == folder / "mnist"
     assert status("mnist", folder) == "ready"
-    assert sources.load("mnist", folder).train.y.tolist() == [3, 1, 4, 1, 9]
+    assert load_source("mnist", folder).train.y.tolist() == [3, 1, 4, 1, 9]
     assert leftovers(folder / "mnist") == sorted(f"{name}.gz" for name in IDX)
     shown = capfd.readouterr().err
     assert "100%" in shown
@@ -196,7 +203,7 @@ def test_fetch_repairs_damaged_files(mnist: Server, tmp_path: Path) -> None:
 
 
 def test_the_next_address_is_tried(mnist: Server, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, *others = download.REMOTES["mnist"]
+    first, *others = find_reader("mnist").remotes
     mnist.files["/wrong"] = b"something else"
     urls = (f"{dead}/x", f"{mnist.url}/absent", f"{mnist.url}/wrong", *first.urls)
     offer(monkeypatch, "mnist", replace(first, urls=urls), *others)
@@ -217,7 +224,7 @@ def test_connection_refused(dead: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_wrong_checksum(mnist: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, *others = download.REMOTES["mnist"]
+    first, *others = find_reader("mnist").remotes
     offer(monkeypatch, "mnist", replace(first, md5=md5(b"other")), *others)
     line = failure("mnist", tmp_path)
     assert f"mnist: cannot download {IDX[0]}.gz (127.0.0.1" in line
@@ -227,7 +234,7 @@ def test_wrong_checksum(mnist: Server, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_all_failures_are_told(mnist: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, *others = download.REMOTES["mnist"]
+    first, *others = find_reader("mnist").remotes
     mnist.files["/broken"] = b"cut"
     mnist.lengths["/broken"] = 1000
     urls = (f"{mnist.url}/absent", f"{mnist.url}/broken", "no address")
@@ -248,7 +255,7 @@ def test_no_answer_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_right_checksum_of_unusable_files(mnist: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, *others = download.REMOTES["mnist"]
+    first, *others = find_reader("mnist").remotes
     content = gzip.compress(b"\x00\x00\x08\x03cut")
     mnist.files[f"/{IDX[0]}.gz"] = content
     offer(monkeypatch, "mnist", replace(first, md5=md5(content)), *others)
@@ -281,7 +288,7 @@ def test_fetch_tar(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     folder = tmp_path / "data"
     assert fetch("cifar10", folder, progress=False) == folder / "cifar-10-batches-bin"
     assert status("cifar10", folder) == "ready"
-    assert sources.load("cifar10", folder).test.y.tolist() == [7, 8, 9]
+    assert load_source("cifar10", folder).test.y.tolist() == [7, 8, 9]
     # Neither the archive nor the place of unpacking stays.
     assert leftovers(folder) == ["cifar-10-batches-bin"]
 
@@ -368,7 +375,7 @@ def test_fetch_har(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         content = buffer.getvalue()
     har(server, monkeypatch, content)
     fetch("har", tmp_path / "data", progress=False)
-    assert len(sources.load("har", tmp_path / "data").test) == 7
+    assert len(load_source("har", tmp_path / "data").test) == 7
     assert leftovers(tmp_path / "data") == ["UCI HAR Dataset"]
 
 
@@ -389,7 +396,7 @@ def test_page_instead_of_an_archive(server: Server, tmp_path: Path, monkeypatch:
     assert ": sent no archive)" in line
     assert leftovers(tmp_path / "data") == []
     # The next address is tried, and a broken file brought by hand does not stand in the way.
-    (remote,) = download.REMOTES["har"]
+    (remote,) = find_reader("har").remotes
     server.files["/good.zip"] = zip_of(write_har_folder(tmp_path / "made", make_windows(RECORDINGS)))
     offer(monkeypatch, "har", replace(remote, urls=(*remote.urls, f"{server.url}/good.zip")))
     (tmp_path / "data" / remote.file).write_bytes(b"PK broken")
@@ -402,7 +409,7 @@ def test_page_instead_of_an_archive(server: Server, tmp_path: Path, monkeypatch:
 
 
 def test_built_in(tmp_path: Path) -> None:
-    assert status("digits", tmp_path) == "built in"
+    assert status("digits", tmp_path) == "ready"
     fetch("digits", tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
@@ -414,7 +421,7 @@ def test_unknown_names(tmp_path: Path) -> None:
 
 
 def test_status_of_nothing(tmp_path: Path) -> None:
-    for name in download.REMOTES:
+    for name in DOWNLOADED:
         assert status(name, tmp_path) == "missing"
         assert status(name, tmp_path / "absent") == "missing"
 

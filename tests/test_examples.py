@@ -21,10 +21,10 @@ from torch.nn.utils import parameters_to_vector
 
 from cflag import Source, cli, run
 from cflag.config import load_raw, merge, parse_setting, resolve
-from cflag.data import sources
 from cflag.data.benchmark import Benchmark
-from cflag.data.har import Windows
+from cflag.data.load import load_source
 from cflag.data.source import Split
+from cflag.data.sources.har import Windows
 from tests.support.datasets import make_windows, write_har_npz
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -152,7 +152,7 @@ def har_summary() -> SimpleNamespace:
 def test_har_gives_every_person_a_client_of_their_own_and_every_task_two_activities(tmp_path: Path) -> None:
     windows = phones(tmp_path)
     config = resolve(load_raw(str(HAR / "har.toml")))
-    benchmark = Benchmark(sources.load("har", tmp_path), config)
+    benchmark = Benchmark(load_source("har", tmp_path), config)
     assert (config.clients, config.scenario, config.model) == (30, "class", "cnn1d")
     assert [task.classes for task in benchmark.tasks] == [(0, 1), (2, 3), (4, 5)]
     whose = {x.tobytes(): (who, what) for x, who, what in zip(windows.x, windows.subject, windows.y, strict=True)}

@@ -22,7 +22,7 @@ from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
-from cflag.experiment import resume
+from cflag.launch import resume
 from cflag.learning.learner import Learner
 from cflag.memory.base import MemoryOptions
 from cflag.memory.ring import Ring

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from cflag.cli import main
-from cflag.paper.campaigns import CAMPAIGNS, SEEDS, find
+from cflag.paper.campaigns import CAMPAIGNS, SEEDS, VARIANTS, find_campaign
 from cflag.paper.claims import CLAIMS, Claim, Judgement, Measured, Verdict, from_spread, over_seeds, overall
 from cflag.paper.ledger import make_ledger
-from cflag.paper.summary import CellResult, Summary, printed
+from cflag.paper.scales import SCALES
+from cflag.paper.summary import CellResult, Summary, printed, printed_row
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -30,9 +31,9 @@ def summary(campaign: str, *entries: CellResult, scale: str = "lite") -> Summary
 
 
 def as_printed(campaign: str) -> Summary:
-    """The paper's own numbers, as if we had measured them."""
+    """The paper's own numbers, as if we had measured them with its own settings."""
     entries = [
-        entry(group, method, (v[0], v[1]), forgetting=(v[2], v[3]))
+        entry(group, "cflag-paper" if method == "cflag" else method, (v[0], v[1]), forgetting=(v[2], v[3]))
         for group, rows in printed()[campaign].items()
         for method, v in rows.items()
     ]
@@ -172,13 +173,14 @@ def test_gamma_and_stages() -> None:
     assert stages(60.0) == {"cifar10": "no"}
 
 
+@pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.says[:40])
-def test_every_claim_is_about_a_campaign_that_can_judge_it(claim: Claim) -> None:
-    campaign = find(claim.campaign)
+def test_every_claim_is_about_a_campaign_that_can_judge_it(claim: Claim, scale: str) -> None:
+    campaign = find_campaign(claim.campaign)
     entries = [
         entry(cell.group, method, (50.0, 1.0), cell.at, after_tasks=[[50.0] * 5] * 3, gamma_variation=[0.1] * 3)
         for cell in campaign.cells
-        for method in cell.methods
+        for method in [variant.name for variant in cell.variants(scale)]
     ]
     judgements = claim.judge(summary(claim.campaign, *entries))
     assert judgements
@@ -201,7 +203,15 @@ def table() -> tuple[CellResult, ...]:
     return (
         entry("cifar10", "finetune", (60.0, 2.0), paper_accuracy=(72.6, 1.0), gradients=40.0, megabytes=100.0),
         entry("cifar10", "replay", (82.0, 1.0), paper_accuracy=(84.0, 10.0), slip="it cannot be"),
-        entry("cifar10", "cflag", (80.0, 1.5), paper_accuracy=(89.3, 5.0)),
+        entry("cifar10", "cflag-sgd", (80.0, 1.5), paper_accuracy=(89.3, 5.0)),
+    )
+
+
+def both_rows() -> tuple[CellResult, ...]:
+    """The paper's method in its two rows, as at the paper's scale."""
+    return (
+        entry("cifar10", "cflag-paper", (85.0, 1.5), paper_accuracy=(89.3, 5.0)),
+        entry("cifar10", "cflag", (70.0, 1.0)),
     )
 
 
@@ -211,13 +221,16 @@ def test_a_cell_has_theirs_and_ours_with_the_gap_and_the_mark_of_another_scale(t
     cells = dict(zip(head.split("|")[2:-1], second.split("|")[2:-1], strict=True))
     assert {k.strip(): v.strip() for k, v in cells.items()} == {
         "Acc, printed": "84.0 ± 10.0 ‡", "Acc, lite ≠": "82.0 ± 1.0",
-        "to C-FLAG, printed": "-5.3", "to C-FLAG, lite ≠": "+2.0",
+        "to C-FLAG, printed": "-5.3", "to C-FLAG-SGD, lite ≠": "+2.0",
         "Forget, lite ≠": "5.0 ± 1.0", "k gradients, lite ≠": "–", "MB, lite ≠": "–", "seeds, lite ≠": "3",
     }  # fmt: skip
     assert first.startswith("| Fine-FL | 72.6 ± 1.0 | 60.0 ± 2.0 | -16.7 | -20.0 |")
-    assert third.startswith("| C-FLAG | 89.3 ± 5.0 | 80.0 ± 1.5 | – | – |")
+    assert third.startswith("| C-FLAG-SGD | 89.3 ± 5.0 § | 80.0 ± 1.5 | – | – |")
+    assert "C-FLAG-SGD is our variant, not the paper's C-FLAG ([what differs](#which-c-flag); E = 1 at `lite`)." in text
+    assert "§ marks what the paper prints for C-FLAG." in text
     assert "‡ Erg-FL: it cannot be." in text
-    assert "2 of 3 pairs of methods stand in the paper's order" in text, "of the three only Erg-FL and C-FLAG swap"
+    order = "2 of 3 pairs of methods are in the paper's order by Acc, C-FLAG-SGD in the place of C-FLAG."
+    assert order in text, "of the three only Erg-FL and C-FLAG swap"
     assert "seeds 1234, 1235, 1236, 2025-05-03, commit abc1234" in text
     assert "| `table-noniid` | Task-incremental, non-IID (ζ = 0.1) | – | – | – |" in text
 
@@ -233,11 +246,55 @@ def test_the_printed_numbers_are_judged_beside_ours(tmp_path: Path) -> None:
 
 
 def test_two_scales_stand_side_by_side_and_the_papers_own_has_no_mark(tmp_path: Path) -> None:
-    exact = summary("table-iid", *table()[::2], scale="paper")
+    exact = summary("table-iid", table()[0], *both_rows(), scale="paper")
     text = make_ledger(kept(tmp_path, summary("table-iid", *table()), exact))
     assert "Acc, printed | Acc, lite ≠ | Acc, paper | " in text
     assert "| Erg-FL | 84.0 ± 10.0 ‡ | 82.0 ± 1.0 | – |" in text
     assert "- scale `paper`: `cflag reproduce table-iid`" in text
+
+
+def test_the_printed_number_stands_beside_the_row_that_is_closest_to_it(tmp_path: Path) -> None:
+    """C-FLAG as in the paper's experiments, where it was run; its variant only in its place, and marked."""
+    exact = summary("table-iid", table()[0], *both_rows(), scale="paper")
+    text = make_ledger(kept(tmp_path, summary("table-iid", *table()), exact))
+    start = text.index("|  | Acc, printed")
+    head, _, *lines = text[start : text.index("\n\n", start)].splitlines()
+    rows = {line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:-1]] for line in (head, *lines)}
+    heads = rows[""]
+    assert heads[:6] == ["Acc, printed", "Acc, lite ≠", "Acc, paper", "to C-FLAG, printed", "to C-FLAG-SGD, lite ≠",
+                         "to C-FLAG, as in the paper's experiments, paper"]  # fmt: skip
+    assert rows["C-FLAG-SGD"][:6] == ["–", "80.0 ± 1.5", "–", "–", "–", "–"]
+    assert rows["C-FLAG, as in the paper's experiments"][:6] == ["89.3 ± 5.0", "–", "85.0 ± 1.5", "–", "–", "–"]
+    assert rows["C-FLAG, delayed gradients"][:6] == ["–", "–", "70.0 ± 1.0", "–", "–", "-15.0"]
+    assert rows["Fine-FL"][:6] == ["72.6 ± 1.0", "60.0 ± 2.0", "60.0 ± 2.0", "-16.7", "-20.0", "-25.0"]
+    assert "§" not in text
+
+
+def test_claims_about_cflag_say_which_variant_they_are_judged_on(tmp_path: Path) -> None:
+    """At the paper's scale the row of its experiments is judged: 25 ahead of Fine-FL; the delayed row is no rival."""
+    exact = summary("table-iid", table()[0], *both_rows(), scale="paper")
+    text = make_ledger(kept(tmp_path, summary("table-iid", *table()), exact))
+    own = "C-FLAG, as in the paper's experiments"
+    assert f"| the paper says | where | printed | lite ≠, C-FLAG-SGD (E = 1) | paper, {own} |" in text
+    assert f"Claims about C-FLAG are judged at `lite` on C-FLAG-SGD (E = 1); at `paper` on {own}." in text
+    assert "  - lite, cifar10: ~ open; C-FLAG-SGD -2.0 ± 1.0 points to the best other, Erg-FL\n" in text
+    assert f"; {own} +25.0 ± 1.4 points to the best other, Fine-FL\n" in text
+
+
+def test_without_the_row_of_the_papers_experiments_the_next_variant_is_judged() -> None:
+    delayed, fine = entry("cifar10", "cflag", (70.0, 1.0)), entry("cifar10", "finetune", (60.0, 2.0))
+    missing = CellResult("cifar10", "cflag-paper", None, [], None, None)
+    (claim,) = (c for c in CLAIMS if c.says == "With IID clients C-FLAG is the most accurate.")
+    (judgement,) = claim.judge(summary("table-iid", fine, missing, delayed))
+    assert (judgement.verdict, judgement.evidence[:26]) == ("yes", "C-FLAG, delayed gradients ")
+
+
+def test_a_sweep_is_judged_on_one_variant() -> None:
+    """Taken together, the delayed row's ends would turn the trend around: from 0 at 10 to 100 at 400."""
+    delayed = [entry("cifar10-noniid", "cflag", (acc, 1.0), at) for at, acc in ((10.0, 0.0), (400.0, 100.0))]
+    own = [entry("cifar10-noniid", "cflag-paper", (acc, 1.0), at) for at, acc in ((50.0, 70.0), (300.0, 60.0))]
+    over = summary("figure-memory-sample", *delayed, *own)
+    assert judged("With a larger memory sample", over) == {"cifar10-noniid": "yes"}
 
 
 def test_failures_are_told(tmp_path: Path) -> None:
@@ -274,6 +331,7 @@ def test_our_summaries_have_the_printed_numbers() -> None:
         assert path.stem == raw["campaign"]
         assert path.stem in CAMPAIGNS
         for e in raw["entries"]:
-            row = f"{e['at']:g}" if path.stem == "table-clients" else e["method"]
+            assert e["method"] != "cflag", "what was run at these scales is C-FLAG-SGD"
+            row = printed_row(path.stem, VARIANTS[e["method"]], e["at"])
             theirs = printed().get(path.stem, {}).get(e["group"], {}).get(row)
             assert (e["paper_accuracy"] or [None])[0] == (theirs[0] if theirs else None)

@@ -20,13 +20,15 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 
-from cflag import run
+from cflag import registry, run
 from cflag.cli import main
 from cflag.compare import Job, prepare
 from cflag.config import load_raw, merge, resolve
+from cflag.diagnostics import Figure, Marks, Series
 from cflag.engines.flower.processes.fleet import free_port, tool
 from cflag.errors import InterruptedRunError, UserError
-from cflag.experiment import Experiment, resume
+from cflag.experiment import Experiment
+from cflag.launch import resume
 from cflag.loggers.attach import Careful
 from cflag.loggers.base import scalars
 from cflag.loggers.mlflow import MlflowLogger, own_store
@@ -41,7 +43,7 @@ from tests.support.quick import without_times
 QUICK: dict[str, Any] = {"tasks": 2, "rounds": 3, "clients": 3, "width": 8, "workers": 1}
 FLAGS = [part for key, value in QUICK.items() for part in ("--set", f"{key}={value}")]
 BOTH = "tensorboard,mlflow"
-Series = dict[str, list[tuple[int, float]]]
+Points = dict[str, list[tuple[int, float]]]
 
 
 @pytest.fixture(autouse=True)
@@ -57,17 +59,17 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def expected(folder: Path) -> Series:
+def expected(folder: Path) -> Points:
     """What a log should have, made of metrics.jsonl alone."""
-    series: Series = {}
+    series: Points = {}
     total: dict[str, float] = {}
     for step, record in enumerate(records(folder), 1):
         plain = {"loss/current": "loss", "loss/memory": "memory_loss", "accuracy/mean": "accuracy"}
         plain |= {"forgetting/gamma": "gamma", "seconds": "seconds"}
-        values = {name: record[key] for name, key in plain.items()}
+        values = {name: record.get(key) for name, key in plain.items()}
         for k, accuracy in enumerate(record["accuracies"]):
             values[f"accuracy/task_0{k + 1}"] = accuracy
-        for rate in ("alpha", "beta", "lambda"):
+        for rate in ("alpha", "beta", "lambda", "capped"):
             values[f"rates/{rate}"] = mean(record["clients"][rate]) if rate in record["clients"] else None
         for cost in ("gradients_current", "gradients_memory", "bytes_up", "bytes_down"):
             total[cost] = total.get(cost, 0) + record[cost]
@@ -78,11 +80,12 @@ def expected(folder: Path) -> Series:
     return series
 
 
-def at_the_end(folder: Path) -> Series:
+def at_the_end(folder: Path) -> Points:
     result = json.loads((folder / "result.json").read_text())
     names = ["average_accuracy", "forgetting", "forgetting_max", "backward_transfer", "forward_transfer"]
     values = {f"result/{name}": result[name] for name in [*names, "learning_accuracy"]}
     values |= {f"total/{name}": value for name, value in result["costs"].items()}
+    values["total/capped"] = sum(sum(record["clients"].get("capped", [])) for record in records(folder))
     return {name: [(len(records(folder)), value)] for name, value in values.items()}
 
 
@@ -93,17 +96,17 @@ def accumulated(folder: Path) -> Any:
     return events.Reload()
 
 
-def tensorboard(folder: Path) -> Series:
+def tensorboard(folder: Path) -> Points:
     events = accumulated(folder)
     return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def single(series: Series) -> Series:
+def single(series: Points) -> Points:
     """The nearest numbers of single precision: TensorBoard has no others."""
     return {name: [(step, float(np.float32(value))) for step, value in points] for name, points in series.items()}
 
 
-def wanted(folder: Path) -> Series:
+def wanted(folder: Path) -> Points:
     return {**expected(folder), **at_the_end(folder)}
 
 
@@ -115,7 +118,7 @@ def mlflow_runs(store: Path) -> tuple[Any, list[Any]]:
     return client, list(client.search_runs([experiment.experiment_id]))
 
 
-def mlflow(folder: Path) -> Series:
+def mlflow(folder: Path) -> Points:
     client, runs = mlflow_runs(folder.parent / "mlflow.db")
     (found,) = [run for run in runs if run.info.run_name == folder.name]
     histories = {name: client.get_metric_history(found.info.run_id, name) for name in found.data.metrics}
@@ -262,8 +265,10 @@ def test_an_event_file_that_was_cut_short_is_made_good(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_store")
-@pytest.mark.parametrize("logger", [TensorBoardLogger, MlflowLogger])
-def test_a_death_while_summing_up_is_made_good(logger: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "logger"), [("tensorboard", TensorBoardLogger), ("mlflow", MlflowLogger)])
+def test_a_death_while_summing_up_is_made_good(
+    name: str, logger: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The result is on disk, so the run is finished; the log is not, and nothing but --resume is left to finish it."""
 
     def dying(*_: object) -> None:
@@ -272,14 +277,14 @@ def test_a_death_while_summing_up_is_made_good(logger: Any, tmp_path: Path, monk
     monkeypatch.setattr(logger, "close", dying)
     out = tmp_path / "run"
     with pytest.raises(Crash):
-        run("digits", out=out, log=logger.name, **QUICK)
+        run("digits", out=out, log=name, **QUICK)
     monkeypatch.undo()
     resume(out)
     if logger is TensorBoardLogger:
         assert tensorboard(out) == single(wanted(out))
     else:
         assert mlflow(out) == wanted(out)
-    assert json.loads((out / "loggers.json").read_text())[logger.name]["finished"]
+    assert json.loads((out / "loggers.json").read_text())[name]["finished"]
 
 
 class Notes(Quiet):
@@ -385,11 +390,15 @@ def test_log_decides_no_number() -> None:
 def test_what_is_no_number_is_left_out() -> None:
     clients = {"alpha": [0.1, None, float("nan"), 0.3], "case": ["none"] * 4, "beta": [None]}
     record = {"loss": float("nan"), "memory_loss": None, "accuracies": None, "gamma": float("inf"), "clients": clients}
-    assert scalars({**record, "server_beta": 0.5, "synthetic_loss": 2.0}) == {
-        "rates/server_beta": 0.5,
-        "rates/alpha": 0.2,
-        "synthetic/loss": 2.0,
-    }
+    series = (Series("gamma", "Γ"), Series("own_rate", "β*"), Series("alpha", "α_i", by_client=True))
+    figures = [Figure("own", "Of its own", (*series, Series("beta", "β_i", by_client=True)), Marks("case", (), ""))]
+    assert scalars({**record, "own_rate": 0.5}, figures) == {"own/rate": 0.5, "own/alpha": 0.2}
+
+
+def test_what_a_method_logs_and_does_not_declare_is_logged_as_the_methods() -> None:
+    clients = {"loss": [1.0, 3.0], "memory_loss": [1.0, 1.0], "drift": [1.0, 2.0], "case": ["none", "none"]}
+    record = {"task": 1, "round": 1, "loss": 2.0, "temperature": 0.5, "clients": clients, "seconds": 1.0}
+    assert scalars(record, []) == {"loss/current": 2.0, "method/temperature": 0.5, "method/drift": 1.5}
 
 
 @pytest.mark.parametrize(
@@ -433,13 +442,48 @@ def test_without_its_package_the_line_says_what_to_install(
         assert f"pip install '{extra}'" in error
         assert len(error.splitlines()) == 1
         assert not out.exists()
-    config = replace(resolve(load_raw("digits")), log=log)
+    experiment = Experiment(replace(resolve(load_raw("digits")), log=log))
     with pytest.raises(UserError, match="needs"):
-        RunFolder.create(out, config)
-    RunFolder.create(out, replace(config, log=""))
-    (out / "config.toml").write_text(config.to_toml())
+        experiment.run(out)
+    assert not out.exists()
+    RunFolder.create(out, experiment.config)
     with pytest.raises(UserError, match="needs"):
-        RunFolder.open(out)
+        experiment.resume(out)
+    assert not RunFolder(out).metrics.exists()
+
+
+def test_a_plugins_logger_gets_every_round_and_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_parts", dict(registry._parts))  # other tests do not know it
+    (tmp_path / "plugin.py").write_text("""
+import json
+
+from cflag.loggers.base import Logger
+from cflag.registry import register
+
+
+@register("logger", "notebook", "one file of JSON")
+class Notebook(Logger):
+    def open(self, done):
+        self.lines = []
+        return set()
+
+    def log(self, step, values):
+        self.lines.append([step, values])
+
+    def sum_up(self, result):
+        self.lines.append(result["average_accuracy"])
+
+    def close(self, status):
+        (self.folder.path / "notebook.json").write_text(json.dumps([self.name, status, self.lines]))
+""")
+    registry.load_plugins([tmp_path / "plugin.py"])
+    result = run("digits", out=tmp_path / "run", log="notebook", **QUICK)
+    name, status, (*rounds, accuracy) = json.loads((tmp_path / "run" / "notebook.json").read_text())
+    assert (name, status, accuracy) == ("notebook", "FINISHED", result.average_accuracy)
+    assert [step for step, _ in rounds] == [1, 2, 3, 4, 5, 6]
+    series = expected(tmp_path / "run")
+    for step, values in rounds:
+        assert values == {key: value for key, points in series.items() for at, value in points if at == step}
 
 
 def test_tensorboards_own_server_serves_the_scalars(logs: Path) -> None:

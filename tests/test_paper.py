@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -14,10 +15,11 @@ from cflag.cli import main
 from cflag.config import load_raw, merge, resolve
 from cflag.errors import UserError
 from cflag.paper import campaigns
-from cflag.paper.campaigns import CAMPAIGNS, SCALES, SEEDS, Campaign, Cell, chosen, find
+from cflag.paper.campaigns import CAMPAIGNS, SEEDS, VARIANTS, Campaign, Cell, chosen, find_campaign
 from cflag.paper.present import as_markdown, draw, shown
 from cflag.paper.reproduce import _gradients, _synthesis, estimate
-from cflag.paper.summary import CellResult, Summary, printed, summarise
+from cflag.paper.scales import SCALES
+from cflag.paper.summary import CellResult, Summary, printed, printed_row, summarise
 from cflag.presets import preset_names
 from cflag.results.result import Result
 
@@ -38,11 +40,13 @@ def test_every_printed_number_has_a_cell_that_reproduces_it() -> None:
     for table, groups in printed().items():
         if table == "slip":
             continue
-        cells = find(table).cells
+        cells = find_campaign(table).cells
         for group, rows in groups.items():
             for row in rows:
-                fits = [c for c in cells if c.group == group and (row in c.methods or f"{c.at or 0:g}" == row)]
-                assert fits, (table, group, row)
+                for scale in SCALES:
+                    fits = [v for c in cells if c.group == group for v in c.variants(scale)
+                            if row == printed_row(table, v, c.at)]  # fmt: skip
+                    assert len(fits) == 1, (table, group, row, scale)
 
 
 def test_slips_name_cells_that_are_printed() -> None:
@@ -62,11 +66,11 @@ def test_every_campaign_has_valid_configs_at_every_scale(scale: Any) -> None:
 
 
 def test_presets_exist_for_every_source_and_scale() -> None:
-    for source in campaigns.SOURCES:
+    for source in campaigns.DATA_SETS:
         for scale in SCALES:
             assert f"{source}-{scale}" in preset_names()
     for campaign in ("table-class-iid", "table-class-noniid"):
-        for cell in find(campaign).cells:
+        for cell in find_campaign(campaign).cells:
             for scale in SCALES:
                 assert cell.raw(scale)["scenario"] == "class"
 
@@ -75,14 +79,14 @@ def test_class_incremental_runs_have_rates_of_their_own_at_lite_scale() -> None:
     rates = [load_raw(f"cifar100{kind}-lite")["lwf"] for kind in ("", "-class")]
     assert rates[0] != rates[1]
     assert load_raw("cifar10-class-lite")["lwf"] == rates[1]
-    for cell in find("table-class-iid").cells:
+    for cell in find_campaign("table-class-iid").cells:
         assert cell.raw("lite")["lwf"] == rates[1]
 
 
 def test_the_papers_own_settings() -> None:
-    """Batch 128 (32), Adam 1e-4, two epochs, 20 rounds, 400 samples a task of which 200 are drawn, L = 5."""
-    for cell in find("table-iid").cells:
-        (job,) = Cell(cell.group, cell.source, cell.settings, ("cflag",)).jobs("paper", [1234], Path("runs"))
+    """Batch 128 (32), Adam 1e-4, two epochs, 20 rounds, 400 samples per task of which 200 are drawn, L = 5."""
+    for cell in find_campaign("table-iid").cells:
+        (job,) = Cell(cell.group, cell.source, cell.settings, ("cflag-paper",)).jobs("paper", [1234], Path("runs"))
         c, tiny = job.config, cell.source == "tiny-imagenet"
         assert (c.batch, c.tasks, c.model) == ((32, 10, "resnet50") if tiny else (128, 5, "resnet18"))
         assert (c.optimizer, c.epochs, c.rounds, c.clients) == ("adam", 2.0, 20, 5)
@@ -90,9 +94,32 @@ def test_the_papers_own_settings() -> None:
         assert (c.settings.alpha, c.settings.beta, c.settings.smoothness) == (1e-4, 1e-4, 5.0)
 
 
+def test_the_two_rows_of_the_papers_method() -> None:
+    """At the paper's scale both are Algorithm 1 (drift 1, both rules); elsewhere its variant stands in."""
+    cell = find_campaign("table-iid").cells[0]
+    jobs = {job.folder.name: job.config for job in cell.jobs("paper", [7], Path("runs"))}
+    own, delayed = (jobs[f"cifar10_zeta=100000_{name}_7"] for name in ("cflag-paper", "cflag"))
+    assert (own.method, own.optimizer, own.settings.estimator) == ("cflag", "adam", "minibatch")
+    assert (delayed.method, delayed.settings.estimator) == ("cflag", "iag")
+    for config in (own, delayed):
+        assert (config.settings.drift, config.settings.rules) == (1.0, "both")
+    for scale in ("lite", "cpu"):
+        methods = [job.config.method for job in cell.jobs(scale, [7], Path("runs"))]
+        assert methods == ["finetune", "ewc", "nccl", "fedtrack", "replay", "cflag-sgd"]
+    lite = next(job.config for job in cell.jobs("lite", [7], Path("runs")) if job.config.method == "cflag-sgd")
+    s = lite.settings
+    assert (lite.steps, s.estimator, s.drift, s.rules, s.weights) == (1, "minibatch", 0.0, "interference", "memory")
+
+
+def test_rows_of_every_scale_are_variants_with_a_method() -> None:
+    for scale in SCALES.values():
+        assert set(scale.cflag) <= set(VARIANTS)
+    assert {v.method for v in VARIANTS.values()} <= set(registry.names("method"))
+
+
 def test_campaigns_share_runs() -> None:
     def folders(name: str) -> set[Path]:
-        return {job.folder for job in find(name).jobs("lite", SEEDS, Path("runs"))}
+        return {job.folder for job in find_campaign(name).jobs("lite", SEEDS, Path("runs"))}
 
     assert folders("figure-tasks") < folders("table-iid")
     assert folders("figure-class-tasks") < folders("table-class-iid") | folders("table-class-noniid")
@@ -102,22 +129,26 @@ def test_campaigns_share_runs() -> None:
 
 
 def test_memory_sweeps_keep_their_shares_at_every_scale() -> None:
-    for cell in find("figure-memory-sample").cells:
+    for cell in find_campaign("figure-memory-sample").cells:
         for scale in SCALES:
             memory = cell.raw(scale)["memory"]
             assert memory["sample"] / memory["per_task"] == pytest.approx((cell.at or 0) / 400, abs=0.01)
-    for cell in find("figure-memory-size").cells:
+    for cell in find_campaign("figure-memory-size").cells:
         memory = cell.raw("paper")["memory"]
         assert (memory["per_task"], memory["sample"]) == (cell.at, (cell.at or 0) // 2)
 
 
 def test_cutting_a_campaign_down() -> None:
-    small = chosen(find("table-iid"), ["cflag", "replay"], ["cifar10"])
-    assert [(c.source, c.methods) for c in small.cells] == [("cifar10", ("replay", "cflag"))]
+    small = chosen(find_campaign("table-iid"), "lite", ["cflag-sgd", "replay"], ["cifar10"])
+    assert [(c.source, c.rows) for c in small.cells] == [("cifar10", ("replay", "cflag-sgd"))]
+    both = chosen(find_campaign("table-iid"), "paper", ["cflag", "cflag-paper"], ["cifar10"])
+    assert [c.rows for c in both.cells] == [("cflag-paper", "cflag")]
     with pytest.raises(UserError, match="did you mean 'cflag'"):
-        chosen(find("table-iid"), ["cflg"], [])
+        chosen(find_campaign("table-iid"), "paper", ["cflg"], [])
+    with pytest.raises(UserError, match="unknown row of table-iid at scale lite 'cflag'; did you mean 'cflag-sgd'"):
+        chosen(find_campaign("table-iid"), "lite", ["cflag"], [])
     with pytest.raises(UserError, match="unknown table or figure 'table-idd'; did you mean 'table-iid'"):
-        find("table-idd")
+        find_campaign("table-idd")
 
 
 class Digits(Cell):
@@ -130,7 +161,7 @@ class Digits(Cell):
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Campaign:
-    cells = (Digits("cifar10", "digits", {"zeta": 1e5}, ("finetune", "cflag")),)
+    cells = (Digits("cifar10", "digits", {"zeta": 1e5}, ("finetune", "cflag-paper")),)
     campaign = Campaign("table-iid", "Small", "table", cells)
     monkeypatch.setitem(CAMPAIGNS, "table-iid", campaign)
     return campaign
@@ -149,9 +180,9 @@ def test_reproduce_runs_what_is_missing_and_writes_ours_beside_theirs(
         accuracies = [100 * run.average_accuracy for run in runs]
         assert entry["accuracy"] == pytest.approx([fmean(accuracies), stdev(accuracies)], abs=1e-3)
         assert entry["seeds"] == [1, 2]
-    before = (tmp_path / "digits_zeta=100000_cflag_1" / "result.json").stat().st_mtime_ns
+    before = (tmp_path / "digits_zeta=100000_cflag-paper_1" / "result.json").stat().st_mtime_ns
     assert main(command) == 0
-    assert (tmp_path / "digits_zeta=100000_cflag_1" / "result.json").stat().st_mtime_ns == before
+    assert (tmp_path / "digits_zeta=100000_cflag-paper_1" / "result.json").stat().st_mtime_ns == before
 
 
 def test_a_dry_run_says_what_it_would_take_and_runs_nothing(
@@ -188,11 +219,11 @@ def test_targets_clients_also_compute_on_synthetic_samples(batch: int, samples: 
 def test_so_far_shows_what_is_finished_and_runs_nothing(
     small: Campaign, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["reproduce", "table-iid", "--methods", "cflag", "--seeds", "1", "--out", str(tmp_path)]) == 0
+    assert main(["reproduce", "table-iid", "--methods", "cflag-paper", "--seeds", "1", "--out", str(tmp_path)]) == 0
     assert main(["reproduce", "table-iid", "--seeds", "1,2", "--out", str(tmp_path), "--so-far"]) == 0
     capsys.readouterr()
     summary = json.loads((tmp_path / "table-iid.json").read_text())
-    assert {e["method"]: e["seeds"] for e in summary["entries"]} == {"finetune": [], "cflag": [1]}
+    assert {e["method"]: e["seeds"] for e in summary["entries"]} == {"finetune": [], "cflag-paper": [1]}
     assert summary["command"] == "cflag reproduce table-iid --scale lite --seeds 1,2"
     assert len(list(tmp_path.glob("digits*"))) == 1
 
@@ -200,8 +231,13 @@ def test_so_far_shows_what_is_finished_and_runs_nothing(
 def test_a_sum_up_of_half_a_campaign(small: Campaign, tmp_path: Path) -> None:
     summary = summarise(small, "lite", [1], tmp_path, "command")
     assert [e.accuracy for e in summary.entries] == [None, None]
-    assert "| cifar10 | C-FLAG | 89.3 ± 5.0 | – | 7.2 ± 5.1 | – | 0 |" in as_markdown(summary)
-    assert Summary.from_dict(json.loads(json.dumps(summary.to_dict()))).entries[1].method == "cflag"
+    table = as_markdown(summary)
+    assert "| cifar10 | C-FLAG, as in the paper's experiments | 89.3 ± 5.0 | – | 7.2 ± 5.1 | – | 0 |" in table
+    other = replace(summary, entries=[replace(e, method="cflag-sgd") for e in summary.entries[1:]])
+    table = as_markdown(other)
+    assert "| cifar10 | C-FLAG-SGD (E = 1) | 89.3 ± 5.0 § | – | 7.2 ± 5.1 § | – | 0 |" in table
+    assert "§ printed for C-FLAG; C-FLAG-SGD is a variant" in table
+    assert Summary.from_dict(json.loads(json.dumps(summary.to_dict()))).entries[1].method == "cflag-paper"
 
 
 def test_figures_of_every_kind_are_drawn() -> None:
@@ -209,7 +245,7 @@ def test_figures_of_every_kind_are_drawn() -> None:
     for kind, value in at.items():
         entries = [CellResult("cifar10", method, value, [1], (80.0, 1.0), (2.0, 0.5), (85.0, 2.0), (1.0, 0.1),
                          accuracies=[80.0], forgettings=[2.0], after_tasks=[[90.0, 80.0]], gamma=[None, 0.5, 0.2])
-                   for method in ("cflag", "ewc")]  # fmt: skip
+                   for method in ("cflag-paper", "cflag", "ewc")]  # fmt: skip
         summary = Summary("x", "lite", "", "", "", entries)
         figure = draw(Campaign("x", "X", kind, (), "clients"), summary)  # type: ignore[arg-type]
         assert figure.axes[0].lines

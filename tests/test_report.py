@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -13,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflag import run
+from cflag import Result, run
 from cflag.cli import main
+from cflag.diagnostics import Figure, Marks, Series
+from cflag.report.measured import sections
 from cflag.report.page import by_benchmark, find_results, make_page
 from cflag.report.svg import Axis, Line, Rug, curves, heat
 
@@ -107,6 +110,73 @@ def test_the_band_reaches_from_the_worst_seed_to_the_best(tmp_path: Path) -> Non
     assert len(ys) == 4, "two tasks there and back"
     assert ys[1] >= float(middle[1]) >= ys[2], "pixels count downwards"
     assert (ys[1] > ys[2]) == (ends[1] > ends[0])
+
+
+def test_a_report_needs_neither_the_data_nor_the_method(runs: Path, tmp_path: Path) -> None:
+    """The folder says which classes clients had and what the method measured: a plugin may be gone."""
+    page = make_page(find_results([runs]), "x")
+    away = shutil.copytree(runs / "cflag", tmp_path / "gone")
+    raw = json.loads((away / "result.json").read_text())
+    raw["config"] |= {"method": "gone", "source": "gone"}
+    (away / "result.json").write_text(json.dumps({**raw, "method": "gone"}))
+    again = make_page(find_results([tmp_path]), "x")
+    for name in ("forgetting", "rates-gone", "rates-case-gone", "partition"):
+        assert f'<figure id="{name}">' in again
+        assert f'<figure id="{name.replace("gone", "cflag")}">' in page
+
+
+def test_what_is_not_known_has_no_part(runs: Path, tmp_path: Path) -> None:
+    """A deployment's server does not know the clients' classes; FedAvg declares no figures."""
+    away = shutil.copytree(runs / "finetune", tmp_path / "fleet")
+    (away / "benchmark.json").unlink()
+    page = make_page(find_results([tmp_path]), "x")
+    heads = re.findall(r"<h2>([^<]+)</h2>", page)
+    assert heads == ["Summary", "Methods and costs", "Accuracy after each task", "Accuracy matrices", "Clients",
+                     "Config"]  # fmt: skip
+
+
+def test_class_counts_are_drawn_from_the_folder(runs: Path, tmp_path: Path) -> None:
+    away = shutil.copytree(runs / "finetune", tmp_path / "run")
+    counts = [{7: [101, 0], 3: [102, 103]}, {3: [1000, 0], 5: [104, 105]}]  # class 3 is in two tasks
+    (away / "benchmark.json").write_text(json.dumps({"class_counts": counts}))
+    page = make_page(find_results([tmp_path]), "x")
+    drawn = page[page.index('<figure id="partition">') :].partition("</figure>")[0]
+    titles = re.findall(r"<title>client (\d), (\d): (\d+)</title>", drawn)
+    assert titles == [("0", "7", "101"), ("0", "3", "1102"), ("0", "5", "104"),
+                      ("1", "7", "0"), ("1", "3", "103"), ("1", "5", "105")]  # fmt: skip
+
+
+def measured(folder: Path, method: str, seed: int, rows: list[dict[str, Any]], own: Figure) -> Result:
+    """A run that measured something: a line of metrics for each row, in tasks of two rounds."""
+    folder.mkdir()
+    lines = [{"task": 1 + k // 2, "round": 1 + k % 2, "clients": {}, **row} for k, row in enumerate(rows)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Result(method, seed, {}, [], [], {}, {}, {}, figures=(own,), folder=folder)
+
+
+def test_declared_figures_show_the_mean_over_seeds_with_a_band(tmp_path: Path) -> None:
+    own = Figure("warmth", "Warmth", (Series("warmth", "w"), Series("never", "n")))
+    rows: dict[int, list[float | None]] = {1: [1.0, 3.0, 5.0], 2: [3.0, 3.0, None]}
+    results = [measured(tmp_path / str(s), "a", s, [{"warmth": w} for w in ws], own) for s, ws in rows.items()]
+    other = measured(tmp_path / "other", "b", 1, [{"warmth": 2.0}, {"warmth": 4.0}, {}], own)
+    ((key, title, html),) = sections({"a": results, "b": [other]}, "x-")
+    assert (key, title) == ("x-measured-warmth", "Warmth")
+    shown = re.findall(r"<title>(\w): ([\d.]+)</title>", html)
+    assert shown == [("a", "2"), ("a", "3"), ("a", "5"), ("b", "2"), ("b", "4")]
+    assert [names.count("band") for names in re.findall(r'<polygon class="([^"]+)"', html)] == [1], "b has one seed"
+    assert re.findall(r'<text class="small"[^>]*>([^<]+)<', html) == ["task 2"]
+
+
+def test_marks_are_drawn_where_most_clients_logged_them(tmp_path: Path) -> None:
+    own = Figure("pull", "Pull", (Series("pull", "p_i", by_client=True),), Marks("case", ("up", "down"), "which way"))
+    said = [["up", "up", "down"], ["down", "none", "none"], ["down", "down", "none"]]
+    rows = [{"clients": {"pull": [1.0, 2.0, 6.0], "case": words}} for words in said]
+    ((_, _, html),) = sections({"a": [measured(tmp_path / "1", "a", 7, rows, own)]}, "")
+    rugs = re.findall(r"<rect class=\"(f\d)\"[^>]*><title>(\w+) in most clients: (\d)</title>", html)
+    assert rugs == [("f1", "up", "1"), ("f2", "down", "3")]
+    assert re.findall(r"<title>mean p_i: ([\d.]+)</title>", html) == ["3", "3", "3"]
+    assert re.findall(r"<title>up: ([\d.]+)</title>", html) == ["66.67", "0", "0"]
+    assert re.findall(r"<h3>([^<]+)</h3>", html) == ["a, seed 7: Pull", "a, seed 7: which way"]
 
 
 def test_what_is_not_learned_yet_is_faint_and_many_classes_are_small() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,10 +16,17 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 from rich.console import Console
 
-from cflag import Result, run
+from cflag import Experiment, Result, run
+from cflag.account import Account
+from cflag.config import flatten, load_raw, merge, resolve
+from cflag.diagnostics import Figure, Marks, Series, totals
+from cflag.errors import UserError
 from cflag.files import load_state, save_state
+from cflag.learning.observed import RATES_FIGURE
 from cflag.results.display import Bar, show_results
+from cflag.results.folder import RunFolder
 from cflag.results.history import History, accuracies
+from cflag.results.metrics import ROUND
 from cflag.results.result import (
     Matrix,
     average_accuracy,
@@ -105,7 +114,7 @@ def test_evaluation_on_a_schedule(tmp_path: Path) -> None:
 def test_figures_are_drawn(result: Result) -> None:
     assert result.folder is not None
     names = {p.name for p in (result.folder / "figures").iterdir()}
-    stems = ("accuracy_after_each_task", "accuracy_matrix", "gamma")
+    stems = ("accuracy_after_each_task", "accuracy_matrix", "forgetting", "rates")
     assert names == {f"{s}.{e}" for s in stems for e in ("png", "svg")}
     for stem in stems:
         with Image.open(result.folder / "figures" / f"{stem}.png") as image:
@@ -113,6 +122,101 @@ def test_figures_are_drawn(result: Result) -> None:
             assert colours is not None
             assert len(colours) > 20  # something is on it
         assert (result.folder / "figures" / f"{stem}.svg").read_text().count("<path") > 5
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return run("digits", method="finetune", out=tmp_path_factory.mktemp("results") / "plain", **QUICK)
+
+
+def test_a_method_that_declares_and_logs_nothing_has_nothing_of_anothers(plain: Result) -> None:
+    assert plain.folder is not None
+    assert {p.stem for p in (plain.folder / "figures").iterdir()} == {"accuracy_after_each_task", "accuracy_matrix"}
+    assert (plain.diagnostics, plain.figures) == ({}, ())
+    for line in plain.metrics:
+        assert set(line) == set(ROUND) - {"cohort", "missing"}
+        assert set(line["clients"]) == {"loss"}
+
+
+def test_an_older_result_is_read_by_its_scenario(result: Result, tmp_path: Path) -> None:
+    raw = {k: v for k, v in result.to_dict().items() if k not in ("by_task", "diagnostics", "figures")}
+    for scenario in ("task", "class", "rotated"):
+        old = {**raw, "schema": 2, "config": {**raw["config"], "scenario": scenario}}
+        (tmp_path / "result.json").write_text(json.dumps(old))
+        back = Result.load(tmp_path)
+        assert back.accuracy_matrix == result.matrices["task" if scenario == "task" else "class"]
+        assert back.other_matrix == result.matrices["class" if scenario == "task" else "task"]
+    (tmp_path / "result.json").write_text(json.dumps({**raw, "by_task": False, "schema": 3}))
+    assert Result.load(tmp_path).accuracy_matrix == result.matrices["class"]
+    (tmp_path / "result.json").write_text(json.dumps({**raw, "schema": 1}))
+    with pytest.raises(UserError, match="another version"):
+        Result.load(tmp_path)
+
+
+def test_class_counts_are_those_of_the_clients_samples(tmp_path: Path) -> None:
+    settings = {**QUICK, "zeta": 0.5, "clients": 3, "rounds": 1}
+    experiment = Experiment(resolve(merge(load_raw("digits"), flatten(settings))))
+    folder = experiment.run(tmp_path / "run").folder
+    assert folder is not None
+    tasks = RunFolder(folder).class_counts()
+    assert tasks is not None
+    assert [tuple(task) for task in tasks] == [task.classes for task in experiment.benchmark.tasks]
+    for k, task in enumerate(tasks):
+        for label, counts in task.items():
+            mine = [int((experiment.benchmark.train(client, k).y == label).sum()) for client in range(3)]
+            assert counts == mine
+    RunFolder(folder).describe_data([])  # once
+    assert RunFolder(folder).class_counts() == tasks
+
+
+class Logging:
+    """Just enough of a server to log something."""
+
+    def __init__(self, **logs: float) -> None:
+        self.task, self.round, self.rounds, self.sizes, self.logs = 0, 0, 2, {0: 5}, logs
+
+
+def test_a_method_cannot_hide_what_every_round_has() -> None:
+    history, account = History(), Account()
+    server: Any = Logging(warmth=0.5)
+    line = history.record(server, account, None, 1.0)
+    assert line["warmth"] == 0.5
+    assert server.logs == {}
+    for name in ("loss", "clients", "cohort", "seconds"):
+        with pytest.raises(UserError, match=f"logs '{name}'"):
+            history.record(cast(Any, Logging(**{name: 1.0})), account, None, 1.0)
+
+
+COLUMN = st.lists(st.none() | st.integers(0, 9), max_size=4)
+
+
+@given(st.lists(st.tuples(st.none() | st.integers(0, 9), COLUMN), max_size=8))
+def test_declared_values_are_read_back_from_the_metrics(rounds: list[tuple[int | None, list[int | None]]]) -> None:
+    """A key that both the server and clients log; null is what JSON has for a number that is none."""
+    records = [{"hits": server, "clients": {"hits": clients}} for server, clients in rounds]
+    each, own = Series("hits", "h", by_client=True, total=True), Series("hits", "h", drawn=False)
+    figure = Figure("hits", "Hits", (each, own))
+    numbers = [[v for v in clients if v is not None] for _, clients in rounds]
+    assert totals([figure], records) == {"hits": sum(map(sum, numbers)) + sum(v or 0 for v, _ in rounds)}
+    means = [(t, sum(v) / len(v)) for t, v in enumerate(numbers, 1) if v]
+    assert figure.curves(records) == ({each: means} if means else {})
+    assert own.points(records) == [(t, v) for t, (v, _) in enumerate(rounds, 1) if v is not None]
+
+
+def test_marks_count_clients() -> None:
+    marks = Marks("case", ("a", "b"), "what happened")
+    said = [["a", "a", "b"], ["a", "b"], None, ["b", None, None], ["b"]]
+    records = [{"clients": {} if words is None else {"case": words}} for words in said]
+    assert marks.shares(records, "a") == [(1, 2 / 3), (2, 0.5), (4, 0), (5, 0)]
+    assert (marks.most(records, "a"), marks.most(records, "b")) == ([1], [5])
+
+
+def test_a_declared_figure_survives_json_and_has_the_name_of_a_file() -> None:
+    for figure in (RATES_FIGURE, Figure("x-1_y", "X", (Series("k", "κ"),))):
+        assert Figure.from_dict(json.loads(json.dumps(asdict(figure)))) == figure
+    for name in ("", "a/b", "../x", "a b"):
+        with pytest.raises(UserError, match="cannot be named"):
+            Figure(name, "X", ())
 
 
 def test_tables_fit_eighty_columns(result: Result, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,8 +21,8 @@ from cflag import Client, Server, run
 from cflag.cli import main
 from cflag.config import resolve
 from cflag.errors import CflagError, UserError
-from cflag.experiment import resume
 from cflag.files import load_state, save_state
+from cflag.launch import resume
 from cflag.results import folder as folder_module
 from cflag.results.folder import RunFolder
 from tests.support.crashes import Crash, stop_after

@@ -19,8 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from cflag.data import har, readers, sources
+from cflag.data.load import data_dir_or_default, find_reader, load_source
 from cflag.data.source import Source
+from cflag.data.sources import har, idx
+from cflag.data.sources.cifar import Cifar
 from cflag.errors import DataError, UserError
 from tests.support.datasets import (
     RECORDINGS,
@@ -42,7 +44,7 @@ from tests.support.datasets import (
 def refusal(name: str, root: Path) -> str:
     """Return the one line with which loading fails, without the folder's own name."""
     with pytest.raises(DataError) as caught:
-        sources.load(name, root)
+        load_source(name, root)
     line = str(caught.value)
     assert "\n" not in line
     assert f"'cflag data get {name}'" in line
@@ -62,20 +64,24 @@ def put(path: Path, place: int, value: int) -> None:
 # --- the registry ----------------------------------------------------------------------------------------
 
 
-def test_names_and_descriptions() -> None:
-    assert sources.names() == [
-        "digits",
-        "mnist",
-        "fashion-mnist",
-        "cifar10",
-        "cifar100",
-        "tiny-imagenet",
-        "har",
-        "folder",
-    ]
-    for name in sources.names():
-        assert sources.describe(name)
-        assert "\n" not in sources.describe(name)
+NAMES = ["cifar10", "cifar100", "digits", "fashion-mnist", "folder", "har", "mnist", "tiny-imagenet"]
+
+
+def test_listing_imports_no_heavy_library() -> None:
+    code = (
+        "import sys; from cflag import registry; from cflag.data.load import find_reader\n"
+        "for name in registry.names('source'): print(name, registry.about('source', name)); find_reader(name)\n"
+        "sys.exit(' '.join({'torch', 'sklearn', 'pooch', 'PIL'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    assert [name for name, _ in lines] == NAMES  # each has one line about it
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reader_knows_the_name_it_is_registered_under(name: str) -> None:
+    assert find_reader(name).name == name
 
 
 def test_a_folder_of_your_own(tmp_path: Path) -> None:
@@ -83,7 +89,7 @@ def test_a_folder_of_your_own(tmp_path: Path) -> None:
     for name in ("train", "test"):
         np.savez(tmp_path / f"{name}.npz", x=x, y=y)
     (tmp_path / "source.toml").write_text('name = "mine"\nclasses = 3\nmean = [2.0]\nstd = [4.0]\n')
-    source = sources.load("folder", tmp_path)
+    source = load_source("folder", tmp_path)
     assert (source.name, source.classes, source.shape, source.mean, source.std) == ("mine", 3, (4,), (2.0,), (4.0,))
     assert torch.equal(source.train.x, torch.arange(24.0).reshape(6, 4))
     assert source.test.y.tolist() == [0, 1, 2, 0, 1, 2]
@@ -106,7 +112,7 @@ def test_a_damaged_folder_is_told_in_one_line(file: str, content: bytes | None, 
     else:
         (tmp_path / file).write_bytes(content)
     with pytest.raises(DataError, match=re.escape(words)) as caught:
-        sources.load("folder", tmp_path)
+        load_source("folder", tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -114,32 +120,22 @@ def test_no_pickle_is_loaded(tmp_path: Path) -> None:
     test_a_folder_of_your_own(tmp_path)
     np.savez(tmp_path / "train.npz", x=np.array([{"a": 1}], dtype=object), y=np.array([0]))
     with pytest.raises(DataError, match="cannot be read as arrays"):
-        sources.load("folder", tmp_path)
+        load_source("folder", tmp_path)
 
 
 def test_unknown_name_suggests_the_closest() -> None:
-    for ask in (sources.load, sources.describe):
-        with pytest.raises(UserError, match=r"unknown source 'cifar-10'; did you mean 'cifar10'\?"):
-            ask("cifar-10")
-
-
-def test_listing_loads_no_heavy_library() -> None:
-    code = (
-        "import sys; from cflag.data import sources; [sources.describe(n) for n in sources.names()];"
-        "sys.exit(' '.join({'torch', 'sklearn', 'pooch', 'PIL'} & set(sys.modules)) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    with pytest.raises(UserError, match=r"unknown source 'cifar-10'; did you mean 'cifar10'\?"):
+        load_source("cifar-10")
 
 
 def test_data_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CFLAG_DATA", str(tmp_path / "env"))
-    assert sources.data_dir_or_default(str(tmp_path)) == tmp_path
-    assert sources.data_dir_or_default(None) == tmp_path / "env"
-    assert sources.data_dir_or_default("~/x") == Path.home() / "x"
+    assert data_dir_or_default(str(tmp_path)) == tmp_path
+    assert data_dir_or_default(None) == tmp_path / "env"
+    assert data_dir_or_default("~/x") == Path.home() / "x"
     monkeypatch.setenv("CFLAG_DATA", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    default = sources.data_dir_or_default(None)
+    default = data_dir_or_default(None)
     assert "cflag" in default.parts
     if sys.platform == "linux":
         assert default == tmp_path / "cache" / "cflag"
@@ -148,7 +144,7 @@ def test_data_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_load_without_folder_uses_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     make_mnist(tmp_path)
     monkeypatch.setenv("CFLAG_DATA", str(tmp_path))
-    assert len(sources.load("mnist").train) == 5
+    assert len(load_source("mnist").train) == 5
 
 
 # --- digits ----------------------------------------------------------------------------------------------
@@ -158,7 +154,7 @@ def test_digits() -> None:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    source = sources.load("digits")
+    source = load_source("digits")
     assert source.train.x.shape == (1442, 1, 8, 8)
     assert source.test.x.shape == (355, 1, 8, 8)
     assert source.train.x.dtype == torch.uint8
@@ -191,11 +187,11 @@ def close_to_constants(source: Source, tolerance: float) -> None:
 def test_idx_round_trip(tmp_path_factory: pytest.TempPathFactory, array: Array, packed: bool) -> None:
     path = tmp_path_factory.getbasetemp() / ("any-idx.gz" if packed else "any-idx")
     write_idx(path, array)
-    again = readers.read_idx(path, array.ndim)
+    again = idx.read_idx(path, array.ndim)
     assert again.dtype == np.uint8
     assert again.shape == array.shape
     assert np.array_equal(again, array)
-    readers.check_idx(path, array.ndim)
+    idx.check_idx(path, array.ndim)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +206,7 @@ def test_idx_round_trip(tmp_path_factory: pytest.TempPathFactory, array: Array, 
 )
 def test_mnist_layouts(tmp_path: Path, name: str, folder: str, end: str) -> None:
     arrays = make_mnist(tmp_path, folder, end)
-    source = sources.load(name, tmp_path)
+    source = load_source(name, tmp_path)
     assert source.name == name
     assert source.shape == (1, 28, 28)
     assert source.train.x.dtype == torch.uint8
@@ -225,7 +221,7 @@ def test_a_fresh_download_wins_over_older_files(tmp_path: Path) -> None:
     make_mnist(tmp_path)
     make_mnist(tmp_path, "MNIST/raw")
     fresh = make_mnist(tmp_path, "mnist", ".gz")
-    source = sources.load("mnist", tmp_path)
+    source = load_source("mnist", tmp_path)
     assert source.train.x[:, 0].tolist() == fresh["train-images-idx3-ubyte"].tolist()
 
 
@@ -295,9 +291,9 @@ def test_gzip_damage(tmp_path: Path, damage: str) -> None:
 
 def test_unreadable_file_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot be read \(Is a directory\)$"):
-        readers.read_idx(tmp_path)
+        idx.read_idx(tmp_path)
     with pytest.raises(DataError, match=r"nothing: not found$"):
-        readers.read_idx(tmp_path / "nothing")
+        idx.read_idx(tmp_path / "nothing")
 
 
 # --- CIFAR -----------------------------------------------------------------------------------------------
@@ -306,7 +302,7 @@ def test_unreadable_file_is_told_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small")
 def test_cifar10(tmp_path: Path) -> None:
     train, test = make_cifar10(tmp_path)
-    source = sources.load("cifar10", tmp_path)
+    source = load_source("cifar10", tmp_path)
     assert source.train.y.tolist() == [1, 0, 9, 1, 2, 0, 9, 2, 3, 0, 9, 3, 4, 0, 9, 4, 5, 0, 9, 5]
     assert source.train.x.tolist() == np.concatenate(train).tolist()
     assert source.test.y.tolist() == [7, 8, 9]
@@ -319,14 +315,14 @@ def test_cifar_planes_are_red_green_blue(tmp_path: Path) -> None:
     make_cifar10(tmp_path)
     red, green, blue = bytes([200] * 1024), bytes([100] * 1024), bytes([50] * 1024)
     (tmp_path / "cifar-10-batches-bin" / "test_batch.bin").write_bytes((b"\x03" + red + green + blue) * 3)
-    image = sources.load("cifar10", tmp_path).test.x[0]
+    image = load_source("cifar10", tmp_path).test.x[0]
     assert [channel.unique().tolist() for channel in image] == [[200], [100], [50]]
 
 
 @pytest.mark.usefixtures("small")
 def test_cifar100_uses_the_fine_label(tmp_path: Path) -> None:
     make_cifar100(tmp_path)
-    source = sources.load("cifar100", tmp_path)
+    source = load_source("cifar100", tmp_path)
     assert source.train.y.tolist() == [99, 1, 3, 5, 7, 9]
     assert source.test.y.tolist() == [50, 51, 52, 53]
     assert source.classes == 100
@@ -359,9 +355,9 @@ def test_cifar_needs_the_official_number_of_records(tmp_path: Path) -> None:
     make_cifar100(tmp_path)
     # 10,000 in each of six files; 50,000 and 10,000.
     for name, numbers in (("cifar10", (10_000, 10_000)), ("cifar100", (50_000, 10_000))):
-        entry = sources.SOURCES[name]
-        assert isinstance(entry, sources.Cifar)
-        assert entry.records == numbers
+        reader = find_reader(name)
+        assert isinstance(reader, Cifar)
+        assert reader.records == numbers
     assert "expected 30730000 (10000 records of 3073 bytes)" in refusal("cifar10", tmp_path)
     assert "expected 153700000 (50000 records of 3074 bytes)" in refusal("cifar100", tmp_path)
 
@@ -373,7 +369,7 @@ def test_cifar_needs_the_official_number_of_records(tmp_path: Path) -> None:
 def test_tiny_imagenet(tmp_path: Path) -> None:
     folder = make_tiny(tmp_path)
     save_jpeg(folder / "train" / "n02" / "images" / "n02_0.JPEG", (120,))
-    source = sources.load("tiny-imagenet", tmp_path)
+    source = load_source("tiny-imagenet", tmp_path)
     assert (source.shape, source.classes) == ((3, 8, 8), 3)
     # Labels follow wnids.txt, which starts with n02, and val follows its annotations.
     assert source.train.y.tolist() == [0, 0, 1, 1, 2, 2]
@@ -462,7 +458,7 @@ TEST = [9, 10, 31, 28, 20, 21, 23]
 def test_har_folder_and_split(tmp_path: Path) -> None:
     windows = make_windows(RECORDINGS)
     write_har_folder(tmp_path, windows)
-    source = sources.load("har", tmp_path)
+    source = load_source("har", tmp_path)
     assert (source.shape, source.classes, source.train.x.dtype) == ((9, 128), 6, torch.float32)
     for split, places in ((source.train, TRAIN), (source.test, TEST)):
         assert split.subject is not None
@@ -482,7 +478,7 @@ def test_har_forms_agree(tmp_path: Path) -> None:
     write_har_npz(tmp_path / "c", windows, y=windows.y + 1)
     by_step = windows.x.transpose(0, 2, 1).reshape(windows.x.shape)
     write_har_npz(tmp_path / "d", windows, X=by_step)
-    official, from_0, from_1, mixed = (sources.load("har", tmp_path / place) for place in "abcd")
+    official, from_0, from_1, mixed = (load_source("har", tmp_path / place) for place in "abcd")
     assert same(official, from_0)
     assert same(official, from_1)
     assert same(official, mixed)
@@ -491,7 +487,7 @@ def test_har_forms_agree(tmp_path: Path) -> None:
 def test_har_folder_goes_first(tmp_path: Path) -> None:
     write_har_folder(tmp_path, make_windows(RECORDINGS))
     (tmp_path / "uci-har.npz").write_bytes(b"broken")
-    assert len(sources.load("har", tmp_path).test) == 7
+    assert len(load_source("har", tmp_path).test) == 7
 
 
 def shared_halves(source: Source) -> int:
@@ -506,7 +502,7 @@ def test_har_shuffled_file_is_put_in_order(tmp_path: Path) -> None:
     windows = make_windows(RECORDINGS)
     mixed = np.random.default_rng(3).permutation(len(windows.y))
     write_har_npz(tmp_path, windows, X=windows.x[mixed], y=windows.y[mixed], subject=windows.subject[mixed])
-    source = sources.load("har", tmp_path)
+    source = load_source("har", tmp_path)
     # All but the first person's two recordings of activity 4 (whose order is lost) must be as recorded.
     assert np.array_equal(source.test.x[2:].numpy(), windows.x[TEST[2:]])
     assert np.array_equal(source.train.x[9:].numpy(), windows.x[TRAIN[9:]])
@@ -661,12 +657,12 @@ REAL = Path(DATA) if DATA else None
 
 
 def real(name: str) -> pytest.MarkDecorator:
-    there = REAL is not None and sources.SOURCES[name].present(REAL)
+    there = REAL is not None and find_reader(name).present(REAL)
     return pytest.mark.skipif(not there, reason=f"CFLAG_DATA holds no {name}")
 
 
 def images(name: str, train: int, test: int, shape: tuple[int, ...]) -> Source:
-    source = sources.load(name, REAL)
+    source = load_source(name, REAL)
     assert source.train.x.shape == (train, *shape)
     assert source.test.x.shape == (test, *shape)
     assert source.train.x.dtype == torch.uint8
@@ -719,7 +715,7 @@ def test_real_cifar100() -> None:
 
 @real("tiny-imagenet")
 def test_real_tiny_imagenet() -> None:
-    source = sources.load("tiny-imagenet", REAL)
+    source = load_source("tiny-imagenet", REAL)
     assert (source.shape, source.classes) == ((3, 64, 64), 200)
     assert balanced(source.train.y, 200)
     assert balanced(source.test.y, 200)
@@ -728,7 +724,7 @@ def test_real_tiny_imagenet() -> None:
 
 @real("har")
 def test_real_har() -> None:
-    source = sources.load("har", REAL)
+    source = load_source("har", REAL)
     assert source.shape == (9, 128)
     assert len(source.train) + len(source.test) == 10_299
     together = torch.cat([source.train.y, source.test.y]).bincount().tolist()

@@ -3,7 +3,9 @@
     from cflag import run
     result = run("digits", method="cflag", rounds=5)
 
-Names are imported when first used, so that `import cflag` and `cflag --help` do not wait for torch.
+The names below are the public ones: what it takes to run experiments, and to write a method, a memory, a source or
+another part of your own. They are imported when first used, so that `import cflag` and `cflag --help` do not wait for
+torch.
 """
 
 from __future__ import annotations
@@ -14,10 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cflag.client import Client
+    from cflag.config import Config, load_config
     from cflag.conversation import Answer, Ask, Conversation, Mean
-    from cflag.data.source import Source
-    from cflag.experiment import Experiment, resume, run
-    from cflag.methods.base import Method
+    from cflag.data.partitions.base import Deal
+    from cflag.data.samples import Samples
+    from cflag.data.scenarios.base import Task, TaskSequence
+    from cflag.data.source import Source, Split
+    from cflag.diagnostics import Figure, Marks, Series
+    from cflag.errors import UserError
+    from cflag.experiment import Experiment
+    from cflag.launch import resume, run
+    from cflag.loggers.base import Logger
+    from cflag.memory.base import Memory
+    from cflag.methods.base import FedAvg, FedAvgSettings, Method
+    from cflag.registry import register
     from cflag.results.result import Result
     from cflag.server import Server
 
@@ -27,27 +39,59 @@ _HOMES = {
     "Answer": "cflag.conversation",
     "Ask": "cflag.conversation",
     "Client": "cflag.client",
+    "Config": "cflag.config",
     "Conversation": "cflag.conversation",
+    "Deal": "cflag.data.partitions.base",
     "Experiment": "cflag.experiment",
+    "FedAvg": "cflag.methods.base",
+    "FedAvgSettings": "cflag.methods.base",
+    "Figure": "cflag.diagnostics",
+    "Logger": "cflag.loggers.base",
+    "Marks": "cflag.diagnostics",
     "Mean": "cflag.conversation",
+    "Memory": "cflag.memory.base",
     "Method": "cflag.methods.base",
     "Result": "cflag.results.result",
+    "Samples": "cflag.data.samples",
+    "Series": "cflag.diagnostics",
     "Server": "cflag.server",
     "Source": "cflag.data.source",
-    "resume": "cflag.experiment",
-    "run": "cflag.experiment",
+    "Split": "cflag.data.source",
+    "Task": "cflag.data.scenarios.base",
+    "TaskSequence": "cflag.data.scenarios.base",
+    "UserError": "cflag.errors",
+    "load_config": "cflag.config",
+    "register": "cflag.registry",
+    "resume": "cflag.launch",
+    "run": "cflag.launch",
 }
 __all__ = [
     "Answer",
     "Ask",
     "Client",
+    "Config",
     "Conversation",
+    "Deal",
     "Experiment",
+    "FedAvg",
+    "FedAvgSettings",
+    "Figure",
+    "Logger",
+    "Marks",
     "Mean",
+    "Memory",
     "Method",
     "Result",
+    "Samples",
+    "Series",
     "Server",
     "Source",
+    "Split",
+    "Task",
+    "TaskSequence",
+    "UserError",
+    "load_config",
+    "register",
     "resume",
     "run",
 ]
@@ -57,3 +101,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'cflag' has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -9,8 +9,8 @@ from torch import nn
 
 from cflag import registry
 from cflag.config import CUSTOM, Config
-from cflag.data import sources
 from cflag.data.benchmark import Benchmark
+from cflag.data.load import data_dir_or_default, load_source
 from cflag.data.source import Source
 from cflag.data.spec import Spec
 from cflag.errors import UserError
@@ -22,7 +22,7 @@ from cflag.rng import torch_seed
 def build_benchmark(config: Config, source: Source | None = None) -> Benchmark:
     """Deal the data, the config's or your own, and check that the memory can hold some."""
     _check_custom(config.source, source, "source")
-    source = source or sources.load(config.source, sources.data_dir_or_default(config.data_dir))
+    source = source or load_source(config.source, data_dir_or_default(config.data_dir))
     benchmark = Benchmark(source, config)
     config.memory.check_limits(benchmark.train(0, 0))
     return benchmark

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 
 from cflag.commands import experiments, fleet, inspect, paper
 from cflag.errors import CflagError
+from cflag.registry import load_plugins
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; a person's mistake ends in one line and an exit code, not in a traceback."""
     args = _parser().parse_args(argv)
     try:
+        load_plugins(args.plugin)
         args.command(args)
         sys.stdout.flush()
     except CflagError as error:
@@ -44,7 +46,19 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_watch_and_report(commands)
     paper.add_theory(commands)
     inspect.add_lists(commands)
+    _add_plugin_option(parser)
     return parser
+
+
+def _add_plugin_option(parser: argparse.ArgumentParser) -> None:
+    """Let every command take --plugin: those that have commands of their own pass it on to them."""
+    inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in inner:
+        for command in action.choices.values():
+            _add_plugin_option(command)
+    if not inner:
+        parser.add_argument("--plugin", action="append", default=[], metavar="FILE",
+                            help="a Python file that registers methods, sources and other parts")  # fmt: skip
 
 
 class _Version(argparse.Action):

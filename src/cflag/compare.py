@@ -14,10 +14,9 @@ from typing import Any, Literal
 
 from cflag.account import Account
 from cflag.config import Config, merge, resolve
-from cflag.conversation import Conversation
-from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.experiment import Experiment
+from cflag.loggers.attach import require_loggers
 from cflag.process import one_thread
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
@@ -85,23 +84,20 @@ def price(config: Config, budget: Budget) -> Price:
 
     Two, because the first may find the model already sent, by a question at the end of the task before.
     """
-    experiment = Experiment(config)
-    method, server = experiment.method, experiment.server()
-    engine = LocalEngine(experiment.host(), workers=1)
+    session = Experiment(config).session()
 
-    def cost_of(*conversations: Conversation, cohort: Sequence[int] | None = None) -> float:
-        for conversation in conversations:
-            engine.converse(conversation, server, cohort)
-        return _spent(engine.settle(), budget)
+    def cost_of(*acts: Callable[[], object]) -> float:
+        for act in acts:
+            act()
+        return _spent(session.engine.settle(), budget)
 
     prices = []
     with one_thread():
         for task in range(config.tasks):
-            server.task, server.sizes = task, experiment.benchmark.sizes(task)
-            begin, cohort = cost_of(method.begin_task(server)), experiment.cohort(server)
-            first = begin + cost_of(method.round(server), cohort=cohort)
-            a_round = cost_of(method.round(server), cohort=cohort)
-            end = cost_of(method.end_task(server), method.before_eval(server))
+            session.enter(task)
+            first = cost_of(session.begin_task, session.round)
+            a_round = cost_of(session.round)
+            end = cost_of(session.end_task, session.prepare_eval)
             prices.append(Price(first - a_round + end, a_round))
     return Price(fmean(p.task for p in prices), fmean(p.round for p in prices))
 
@@ -114,6 +110,8 @@ def _spent(account: Account, budget: Budget) -> float:
 
 def prepare(jobs: Sequence[Job]) -> None:
     """Make the runs' folders; those that are there must belong to the same comparison."""
+    for log in dict.fromkeys(job.config.log for job in jobs):
+        require_loggers(log)
     for job in jobs:
         if not (job.folder / "config.toml").exists():
             RunFolder.create(job.folder, job.config)

@@ -17,8 +17,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import tomli_w
 
 from cflag import registry
-from cflag.data.benchmark import BenchmarkOptions
-from cflag.data.sources import names as source_names
+from cflag.data.options import BenchmarkOptions
+from cflag.data.partitions.base import has_own_data
 from cflag.errors import UserError, unknown
 from cflag.memory.base import MemoryOptions
 from cflag.methods.base import LocalOptions
@@ -27,8 +27,6 @@ from cflag.presets import load_preset
 
 CUSTOM = "custom"
 """The name of a source or model that was handed over in Python."""
-LOGGERS = ("mlflow", "tensorboard")
-"""What `log` may name."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,9 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     log: str = ""
     """Where else the rounds go, beside the run folder: `tensorboard`, `mlflow`, or both with a comma. Changes no
     number."""
+    plugins: tuple[str, ...] = ()
+    """Python files of your own that register methods, sources and other parts; read by every process of the run. In a
+    TOML file they are given relative to it."""
     memory: MemoryOptions = field(default_factory=MemoryOptions)
     settings: Any = None
     """The method's own settings; in a file, the table named like the method."""
@@ -83,7 +84,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
 
     def numbers(self) -> dict[str, Any]:
         """Return what decides a run's numbers, to tell whether a checkpoint belongs to this config."""
-        other = {"workers", "data_dir", "log", "device", "min_clients", "deadline", "patience", *self.other_settings}
+        other = {*ELSEWHERE, *self.other_settings}
         return {key: value for key, value in self.to_dict().items() if key not in other}
 
     def to_toml(self) -> str:
@@ -92,6 +93,8 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
 
 
 TABLES = ("memory", "settings", "other_settings")
+ELSEWHERE = ("workers", "data_dir", "log", "device", "min_clients", "deadline", "patience", "plugins")
+"""Keys that change no number: they say where and how something is computed."""
 FIRST = ("method", "source", "scenario", "clients", "tasks", "rounds", "seed", "zeta", "model")
 
 LEAST = {
@@ -125,13 +128,26 @@ def load_raw(given: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the raw values of a preset's name or of a file ending in .toml, laid over those of its `base`."""
     if given in seen:
         raise UserError(f"{given}: built on itself ({' -> '.join([*seen, given])})")
-    raw = load_file(Path(given)) if given.endswith(".toml") else load_preset(given)
+    raw = _load_own(Path(given)) if given.endswith(".toml") else load_preset(given)
     base = raw.pop("base", None)
     if base is None:
         return raw
     if not isinstance(base, str):
         raise UserError(f"{given}: base = {base!r} must be the name of a preset or of a .toml file")
     return merge(load_raw(base, (*seen, given)), flatten(raw))
+
+
+def load_config(given: str = "digits", **settings: Any) -> Config:
+    """Return the config of a preset or TOML file with changes, for example `load_config("digits", rounds=3)`."""
+    return resolve(merge(load_raw(given), flatten(settings)))
+
+
+def _load_own(path: Path) -> dict[str, Any]:
+    """Load a file of the user's own; its plugins are given relative to it."""
+    raw = load_file(path)
+    if isinstance(raw.get("plugins"), list):
+        raw["plugins"] = [str(path.parent.absolute() / str(plugin)) for plugin in raw["plugins"]]
+    return raw
 
 
 def flatten(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -172,11 +188,12 @@ def merge(raw: Mapping[str, Any], settings: Iterable[tuple[str, Any]]) -> dict[s
 
 
 def resolve(raw: Mapping[str, Any]) -> Config:
-    """Check raw values and fill in the defaults."""
+    """Check raw values and fill in the defaults; what plugins register is known from here on."""
     plain = {k: v for k, v in raw.items() if not isinstance(v, Mapping)}
-    tables = {k: v for k, v in raw.items() if isinstance(v, Mapping)}
-    method = registry.get("method", str(plain.get("method", Config.method)))
+    registry.load_plugins(_coerced("plugins", plain.get("plugins", ()), tuple[str, ...]))
+    tables = {_table(k): v for k, v in raw.items() if isinstance(v, Mapping)}
     name = str(plain.get("method", Config.method))
+    method = registry.get("method", name)
     for table in tables:
         if table != "memory" and table not in registry.names("method"):
             raise unknown("table", table, ["memory", *registry.names("method")])
@@ -190,6 +207,12 @@ def resolve(raw: Mapping[str, Any]) -> Config:
     config = Config(**values, memory=memory, settings=settings, other_settings=others)
     _check(config)
     return config
+
+
+def _table(name: str) -> str:
+    """Return a table's name; from Python, [cflag-sgd] can be given as cflag_sgd."""
+    dashed = name.replace("_", "-")
+    return dashed if dashed in registry.names("method") and name not in registry.names("method") else name
 
 
 def _hints(cls: type[Any]) -> dict[str, Any]:
@@ -228,7 +251,10 @@ def _coerced(key: str, value: Any, hint: Any) -> Any:
     choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     words: list[str] = []
     for choice in choices:
-        if get_origin(choice) is Literal:
+        if choice == tuple[str, ...]:
+            if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+                return tuple(value)
+        elif get_origin(choice) is Literal:
             words += get_args(choice)
             if value in get_args(choice):
                 return value
@@ -237,7 +263,8 @@ def _coerced(key: str, value: Any, hint: Any) -> Any:
                 return float(value)
         elif type(value) is choice:
             return value
-    kinds = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false"}
+    kinds: dict[Any, str] = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false"}
+    kinds[tuple[str, ...]] = "a list of strings"
     wanted = [kinds[c] for c in choices if c in kinds] + [f"'{w}'" for w in words]
     close = difflib.get_close_matches(str(value), words, n=1)
     hint_text = f" (did you mean '{close[0]}'?)" if close else ""
@@ -253,12 +280,14 @@ def _check(config: Config) -> None:
         if not 0 < getattr(config, key) < float("inf"):
             raise UserError(f"{key} = {getattr(config, key)} must be positive and finite")
     _check_cohort(config)
-    if config.partition == "own" and config.engine != "flower":
-        raise UserError("partition = 'own' is for clients with data of their own: use cflag deploy or cflag server")
+    registry.get("scenario", config.scenario)
+    if has_own_data(registry.get("partition", config.partition)) and config.engine != "flower":
+        needs = "is for clients with data of their own: use cflag deploy or cflag server"
+        raise UserError(f"partition = '{config.partition}' {needs}")
     if config.secure and (config.engine != "flower-sim" or config.cohort_size() < 3):
         raise UserError("secure = true needs engine = 'flower-sim' and at least 3 clients in a round")
-    if config.source not in [*source_names(), CUSTOM]:
-        raise unknown("source", config.source, source_names())
+    if config.source != CUSTOM:
+        registry.get("source", config.source)
     if config.model != CUSTOM:
         registry.get("model", config.model)
     registry.get("memory", config.memory.kind)
@@ -271,8 +300,8 @@ def log_names(log: str) -> list[str]:
     """Return the loggers that `log` names, each once; refuse one nobody knows."""
     names = list(dict.fromkeys(name.strip() for name in log.split(",") if name.strip()))
     for name in names:
-        if name not in LOGGERS:
-            raise unknown("logger", name, LOGGERS)
+        if name not in registry.names("logger"):
+            raise unknown("logger", name, registry.names("logger"))
     return names
 
 

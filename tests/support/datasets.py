@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gzip
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from PIL import Image
 
-from cflag.data import har
+from cflag import registry
+from cflag.data.load import find_reader
+from cflag.data.sources import har
+from cflag.data.sources.base import SourceReader
 
 Array = npt.NDArray[Any]
 RNG = np.random.default_rng(0)
@@ -119,3 +124,10 @@ def write_har_npz(root: Path, windows: har.Windows, **changes: Array) -> Path:
     path = root / "uci-har.npz"
     np.savez(path, **{**arrays, **changes})
     return path
+
+
+def put_reader(monkeypatch: pytest.MonkeyPatch, reader: SourceReader) -> None:
+    """Let a registered source be read by this reader."""
+    find_reader(reader.name)  # so that it is registered
+    part = registry._parts["source", reader.name]
+    monkeypatch.setitem(registry._parts, ("source", reader.name), replace(part, thing=reader))

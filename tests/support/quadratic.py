@@ -17,6 +17,7 @@ from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
 from cflag.learning.learner import Learner
 from cflag.server import Server
+from cflag.session import Session
 
 Row = Sequence[float]
 """a_1, ..., a_d, b of one component."""
@@ -71,21 +72,18 @@ class Lab:
         self.engine = LocalEngine(self.host, workers)
         start_model = (self.learner.params.clone(), self.learner.buffers.clone())
         self.server = Server(*start_model, self.config.rounds, self.learner)
-        self._enter(benchmark, 0)
-        self.engine.converse(self.method.end_task(self.server), self.server)
-        self._enter(benchmark, 1)
+        self.session = Session(self.method, self.engine, self.server)
+        self.session.enter(0)
+        self.session.end_task()
+        self.session.enter(1)
         self.engine.settle()
-
-    def _enter(self, benchmark: Benchmark, task: int) -> None:
-        self.server.task = task
-        self.server.sizes = {c: benchmark.size(c, task) for c in range(benchmark.clients)}
 
     def round(self) -> Tensor:
         """Run one round; return x_{t+1}."""
-        self.engine.converse(self.method.round(self.server), self.server)
+        self.session.round()
         self.server.round += 1
         return self.server.params
 
     def log(self, name: str) -> list[Any]:
-        """Return what each client remarked in the last round, and open a new account."""
+        """Return what each client logged in the last round."""
         return [self.engine.account.logs[k].get(name) for k in sorted(self.engine.account.logs)]

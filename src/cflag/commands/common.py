@@ -44,7 +44,9 @@ def raw_of(args: argparse.Namespace, tuned: Iterable[tuple[str, Any]] = ()) -> d
     for key in ("engine", "workers", "clients"):
         if getattr(args, key, None) is not None:
             settings.append((key, getattr(args, key)))
-    return merge(load_raw(args.preset or "digits"), settings)
+    raw = load_raw(args.preset or "digits")
+    plugins = [*raw.get("plugins", []), *map(absolute, args.plugin)]
+    return merge(raw, [*settings, *([("plugins", plugins)] if plugins else [])])
 
 
 def absolute(folder: str) -> str:

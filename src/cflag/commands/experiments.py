@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cflag.commands.common import absolute, add_settings, configs_of, jobs_at_once, names_in, raw_of, seed_of
 from cflag.errors import InterruptedRunError, UserError
@@ -17,9 +17,10 @@ from cflag.stopping import stop_requests
 if TYPE_CHECKING:
     from cflag.commands.common import Commands
     from cflag.experiment import Experiment
+    from cflag.results.folder import RunFolder
     from cflag.results.result import Result
 
-    Experiments = Iterator[tuple[Path, Experiment]]
+    Experiments = Iterator[tuple[RunFolder, Experiment]]
 
 BUDGETS = ("rounds", "gradients", "bytes")
 
@@ -79,6 +80,7 @@ def add_tune(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+    from cflag.launch import carry
     from cflag.results.display import Bar, PatientConsole, Quiet, show_results
 
     console = PatientConsole()
@@ -91,7 +93,7 @@ def _run(args: argparse.Namespace) -> None:
             for folder, experiment in experiments:
                 if stopped():
                     raise InterruptedRunError("stopped")
-                results.append(experiment.resume(folder, display))
+                results.append(carry(experiment, folder, display))
     except InterruptedRunError:
         raise InterruptedRunError(
             f"stopped; all finished rounds are saved; continue with: cflag run --resume {root}"
@@ -108,12 +110,11 @@ def _resumed(args: argparse.Namespace) -> tuple[Path, Experiments]:
     from cflag.results.folder import RunFolder
 
     _refuse_with_resume(args)
-    configs = [(folder, RunFolder.open(folder).config()) for folder in _folders_in(args.resume)]
-    if args.data_dir:
-        configs = [(folder, replace(config, data_dir=absolute(args.data_dir))) for folder, config in configs]
-    if args.workers is not None:
-        configs = [(folder, replace(config, workers=args.workers)) for folder, config in configs]
-    return args.resume, ((folder, Experiment(config)) for folder, config in configs)
+    changed: dict[str, Any] = {"data_dir": absolute(args.data_dir)} if args.data_dir else {}
+    changed |= {"workers": args.workers} if args.workers is not None else {}
+    folders = [RunFolder.open(path) for path in _folders_in(args.resume)]
+    configs = [replace(folder.config(), **changed) for folder in folders]
+    return args.resume, ((folder, Experiment(config)) for folder, config in zip(folders, configs, strict=True))
 
 
 def _refuse_with_resume(args: argparse.Namespace) -> None:
@@ -136,21 +137,23 @@ def _folders_in(root: Path) -> list[Path]:
 
 def _begun(args: argparse.Namespace) -> tuple[Path, Experiments]:
     """Make one folder a run, all of them before the first starts, so that --resume finds what is still to do."""
-    from cflag.experiment import Experiment, new_folder
-    from cflag.results.folder import RunFolder, refuse_existing
+    from cflag.experiment import Experiment
+    from cflag.loggers.attach import require_loggers
+    from cflag.results.folder import RunFolder, new_folder, refuse_existing
 
     methods = names_in("--methods", args.methods) if args.methods else [None]
     seeds = [seed_of(text) for text in names_in("--seeds", args.seeds)] if args.seeds else [None]
     configs = configs_of(args, methods, seeds)
+    require_loggers(configs[0].log)
     first = Experiment(configs[0])  # missing data and the like come to light before a folder is made
     stem = Path(args.preset or "digits").stem
     if len(configs) == 1:
         root = args.out or new_folder(f"{stem}-{configs[0].method}-{configs[0].seed}")
-        return root, iter([(RunFolder.create(root, configs[0]).path, first)])
+        return root, iter([(RunFolder.create(root, configs[0]), first)])
     root = args.out or new_folder(stem)
     refuse_existing(root)
     names = [f"{k:02d}-{config.method}-{config.seed}" for k, config in enumerate(configs, 1)]
-    folders = [RunFolder.create(root / name, config).path for name, config in zip(names, configs, strict=True)]
+    folders = [RunFolder.create(root / name, config) for name, config in zip(names, configs, strict=True)]
     others = ((folder, Experiment(config)) for folder, config in zip(folders[1:], configs[1:], strict=True))
     return root, chain([(folders[0], first)], others)
 

@@ -107,9 +107,9 @@ def _server(args: argparse.Namespace) -> None:
 def _fleet(args: argparse.Namespace, carry: Callable[[RunFolder, Display], Result]) -> None:
     """Open or make the run folder of a deployment, let it be carried, and show what came out."""
     from cflag.config import resolve
-    from cflag.experiment import new_folder
+    from cflag.loggers.attach import require_loggers
     from cflag.results.display import Bar, PatientConsole, Quiet, show_results
-    from cflag.results.folder import RunFolder
+    from cflag.results.folder import RunFolder, new_folder
 
     console = PatientConsole()
     if args.resume is not None:
@@ -119,9 +119,11 @@ def _fleet(args: argparse.Namespace, carry: Callable[[RunFolder, Display], Resul
     else:
         args.engine = "flower"
         config = resolve(raw_of(args))
+        require_loggers(config.log)
         stem = Path(args.preset or "digits").stem
         folder = RunFolder.create(args.out or new_folder(f"{stem}-{config.method}-{config.seed}"), config)
     if not folder.finished:
+        require_loggers(folder.config().log)
         console.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
     show_results(console, [carry(folder, Quiet() if args.quiet else Bar(console))])
 

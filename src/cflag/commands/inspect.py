@@ -99,18 +99,18 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _data_list(args: argparse.Namespace) -> None:
-    from cflag.data import sources
     from cflag.data.download import status
+    from cflag.data.load import data_dir_or_default
 
-    folder = sources.data_dir_or_default(args.data_dir)
+    folder = data_dir_or_default(args.data_dir)
     print(f"data folder: {folder}")
-    for name in sources.names():
-        print(f"{name:<15} {status(name, folder):<10} {sources.describe(name)}")
+    for name in registry.names("source"):
+        print(f"{name:<15} {status(name, folder):<10} {registry.about('source', name)}")
 
 
 def _data_get(args: argparse.Namespace) -> None:
-    from cflag.data import sources
     from cflag.data.download import fetch
+    from cflag.data.load import data_dir_or_default
 
-    path = fetch(args.name, sources.data_dir_or_default(args.data_dir))
+    path = fetch(args.name, data_dir_or_default(args.data_dir))
     print(f"{args.name} is ready in {path}")

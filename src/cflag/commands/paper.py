@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cflag.commands.common import absolute, jobs_at_once, names_in, seed_of
 from cflag.errors import CflagError, UserError
+from cflag.paper.scales import SCALES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,12 +31,12 @@ def add_reproduce(commands: Commands) -> None:
         "Names: cflag list campaigns.",
     )
     reproduce.add_argument("name", metavar="NAME", help="for example table-iid; 'all' for everything")
-    reproduce.add_argument("--scale", choices=("lite", "cpu", "paper"), default="lite",
+    reproduce.add_argument("--scale", choices=tuple(SCALES), default="lite",
                            help="minutes, a night, or the paper's own settings (default: lite)")  # fmt: skip
     reproduce.add_argument("--methods", metavar="NAME,NAME,...", help="only these (default: all of the table)")
     reproduce.add_argument("--sources", metavar="NAME,NAME,...", help="only these data sets (default: all)")
     reproduce.add_argument("--seeds", default=SEEDS, metavar="N,N,...")
-    reproduce.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at once (default: one a core)")
+    reproduce.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at once (default: one per core)")
     reproduce.add_argument("--log", default="", metavar="NAME,NAME", help="log the runs: tensorboard, mlflow or both")
     reproduce.add_argument("--data-dir", metavar="DIR", help="where data sets are (default: $CFLAG_DATA)")
     reproduce.add_argument("--out", type=Path, metavar="DIR", help="repeat the command to go on "
@@ -77,7 +78,7 @@ def add_theory(commands: Commands) -> None:
 
 
 def _reproduce(args: argparse.Namespace) -> None:
-    from cflag.paper.campaigns import CAMPAIGNS, chosen, find
+    from cflag.paper.campaigns import CAMPAIGNS, chosen, find_campaign
     from cflag.paper.present import as_text, write
     from cflag.paper.reproduce import carry_out, default_out, with_loggers
     from cflag.paper.summary import summarise
@@ -89,10 +90,11 @@ def _reproduce(args: argparse.Namespace) -> None:
     seeds = [seed_of(text) for text in names_in("--seeds", args.seeds)]
     methods = names_in("--methods", args.methods) if args.methods else []
     sources = names_in("--sources", args.sources) if args.sources else []
-    campaigns = list(CAMPAIGNS.values()) if args.name == "all" else [find(args.name)]
-    campaigns = [chosen(campaign, methods, sources) for campaign in campaigns]
+    campaigns = list(CAMPAIGNS.values()) if args.name == "all" else [find_campaign(args.name)]
+    campaigns = [chosen(campaign, args.scale, methods, sources) for campaign in campaigns]
     out = args.out or default_out(args.scale)
-    jobs = with_loggers(list(dict.fromkeys(job for c in campaigns for job in c.jobs(args.scale, seeds, out))), args.log)
+    jobs = list(dict.fromkeys(job for c in campaigns for job in c.jobs(args.scale, seeds, out)))
+    jobs = with_loggers(jobs, args.log, [*map(absolute, args.plugin)])
     if args.dry_run:
         _estimate(console, campaigns, jobs, at_once, out)
         return
@@ -114,7 +116,7 @@ def _estimate(console: Console, campaigns: Sequence[Campaign], jobs: Sequence[Jo
     from cflag.paper.reproduce import estimate
 
     for campaign in campaigns:  # said first: it is known without the data, which timing needs
-        count = sum(len(cell.methods) for cell in campaign.cells)
+        count = sum(len(cell.rows) for cell in campaign.cells)
         console.print(f"{campaign.name}: {campaign.title}; {count} cells", highlight=False)
     with console.status("timing a few gradients of each benchmark"):
         plan = estimate(jobs, at_once)
@@ -157,9 +159,8 @@ def _theory(args: argparse.Namespace) -> None:
 
     console = PatientConsole()
     with console.status("loading torch"):
-        from cflag.experiment import new_folder
         from cflag.files import write_json
-        from cflag.results.folder import refuse_existing
+        from cflag.results.folder import new_folder, refuse_existing
         from cflag.theory import lab
         from cflag.theory.display import show
         from cflag.theory.figures import write_figures

@@ -25,11 +25,12 @@ from cflag.engines.flower.server.engine import FlowerEngine
 from cflag.engines.flower.server.post import POLL
 from cflag.engines.flower.server.secure_engine import SecureFlowerEngine
 from cflag.errors import CflagError
-from cflag.experiment import Experiment, new_folder
+from cflag.experiment import Experiment
 from cflag.files import write_atomically
+from cflag.loggers.attach import require_loggers
 from cflag.process import end_with, one_thread
 from cflag.results.display import Quiet
-from cflag.results.folder import RunFolder
+from cflag.results.folder import RunFolder, new_folder
 from cflag.stopping import explain_failures
 
 server = ServerApp()
@@ -57,12 +58,13 @@ def run_server_app(grid: Grid, folder: RunFolder, say: Callable[[str], None] | N
         return
     forget_outcome(folder)
     config = folder.config()
+    require_loggers(config.log)
     with explain_failures(folder.path, command_of(folder)), folder.locked(), one_thread():
         shorten(POLL)
         kind = SecureFlowerEngine if config.secure else FlowerEngine
         engine = kind(grid, config, experiment_name(folder), say or folder.say)
         experiment = Experiment(config, spec=engine.gather())
-        experiment.learn(engine, folder, Quiet())
+        experiment.carry(engine, folder, Quiet())
 
 
 def experiment_name(folder: RunFolder) -> str:
@@ -80,4 +82,5 @@ def _folder(run_config: Mapping[str, Any]) -> RunFolder:
         return RunFolder.open(Path(out))
     settings = [parse_setting(text) for text in str(run_config.get("settings", "")).split(";") if text.strip()]
     config: Config = resolve(merge(load_raw(str(run_config["preset"])), [*settings, ("engine", "flower")]))
+    require_loggers(config.log)
     return RunFolder.create(Path(out) if out else new_folder(f"flower-{config.method}-{config.seed}"), config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -11,32 +11,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cflag import registry
 from cflag.data.heads import Heads
-from cflag.data.partitions import Indices, by_shares, by_subject, draw_shares, in_turn, refuse_poor
+from cflag.data.options import BenchmarkOptions
+from cflag.data.partitions.base import Deal, Dealt, Half, Indices, Partition, has_own_data
 from cflag.data.samples import Samples
-from cflag.data.scenarios import make_tasks
+from cflag.data.scenarios.base import TaskSequence
 from cflag.data.source import Source, Split
 from cflag.data.spec import Spec
 from cflag.errors import UserError
 from cflag.rng import stream
 
-
-@dataclass(frozen=True)
-class BenchmarkOptions:
-    """How a source becomes tasks, and tasks become clients' data."""
-
-    scenario: Literal["task", "class", "permuted", "rotated"] = "task"
-    tasks: int = 5
-    clients: int = 5
-    partition: Literal["dirichlet", "iid", "subject", "own"] = "dirichlet"
-    """How a task's samples are dealt to clients; "own" is for a fleet whose clients each have data of their own."""
-    zeta: float = 1e5
-    min_samples: int = 1
-    class_order: Literal["seeded", "natural"] = "seeded"
-    samples_per_class: int = 0
-    test_per_class: int = 0
-    image_size: int = 0
-    seed: int = 1234
+ClassCounts = list[dict[int, list[int]]]
+"""For each task its classes, and for each class the training samples that clients 0, 1, ... have of it."""
 
 
 class Benchmark:
@@ -45,7 +32,8 @@ class Benchmark:
     def __init__(self, source: Source, options: BenchmarkOptions) -> None:
         self.options = options
         self.source = source = _resized(_reduced(source, options), options.image_size)
-        self.tasks = make_tasks(source, options.scenario, options.tasks, options.class_order, options.seed)
+        sequence: TaskSequence = registry.get("scenario", options.scenario)(source, options)
+        self.tasks = sequence.tasks
         self.spec = Spec(
             shape=source.shape,
             dtype=str(source.train.x.dtype).removeprefix("torch."),
@@ -53,15 +41,11 @@ class Benchmark:
             mean=source.mean,
             std=source.std,
             tasks=tuple(task.classes for task in self.tasks),
-            by_task=options.scenario == "task",
+            by_task=sequence.by_task,
             clients=options.clients,
         )
-        present = source.test.y.unique().tolist()
-        if options.partition == "own":  # what one client lacks another may have
-            present = list(range(source.classes))
-        for index, task in enumerate(self.tasks):
-            if not set(task.classes) & set(present):
-                raise UserError(f"task {index + 1} has no test samples: {source.name}'s test half lacks its classes")
+        self._partition: Partition = registry.get("partition", options.partition)
+        self._refuse_untested()
         dealt = [self._deal(index) for index in range(len(self.tasks))]
         self._train = [train for train, _ in dealt]
         self._test = [test for _, test in dealt]
@@ -109,26 +93,63 @@ class Benchmark:
         x = self.tasks[task].transform(split.x[chosen])
         return Samples(x, split.y[chosen], torch.full((len(chosen),), task))
 
-    def _deal(self, task: int) -> tuple[list[Indices], list[Indices]]:
-        """Deal a task's train and test samples to all clients with the same shares."""
-        o = self.options
-        halves = (self.source.train, self.source.test)
+    def class_counts(self) -> ClassCounts:
+        """Count the training samples of each task, class and client."""
+        labels, classes = self.source.train.y.numpy(), self.source.classes
+        counted: ClassCounts = []
+        for task, parts in zip(self.tasks, self._train, strict=True):
+            owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+            cells = labels[np.concatenate(parts)] * len(parts) + owner
+            counts = np.bincount(cells, minlength=classes * len(parts)).reshape(classes, len(parts))
+            counted.append({label: counts[label].tolist() for label in task.classes})
+        return counted
+
+    def _refuse_untested(self) -> None:
+        """Say so where a task has no test samples."""
+        if has_own_data(self._partition):  # what one client lacks another may have
+            return
+        present = set(self.source.test.y.unique().tolist())
+        for index, task in enumerate(self.tasks):
+            if not present & set(task.classes):
+                name = self.source.name
+                raise UserError(f"task {index + 1} has no test samples: {name}'s test half lacks its classes")
+
+    def _deal(self, task: int) -> Dealt:
+        """Deal a task's train and test samples to all clients."""
         classes = sorted(self.tasks[task].classes)
-        labels = [half.y.numpy() for half in halves]
-        chosen = [np.flatnonzero(np.isin(y, classes)) for y in labels]
-        rngs = [stream(o.seed, f"deal {name}", task) for name in ("train", "test")]
-        if o.partition == "subject":
-            train, test = by_subject(halves, chosen, o.clients)
-        elif o.partition == "own":
-            train, test = ([half] * o.clients for half in chosen)
-        elif o.partition == "iid":
-            train, test = map(in_turn, labels, chosen, [o.clients] * 2, rngs)
-        else:
-            sizes = [int((labels[0] == c).sum()) for c in classes]
-            shares = draw_shares(sizes, o.clients, o.zeta, o.min_samples, o.seed, task)
-            train, test = map(by_shares, labels, chosen, [classes] * 2, [shares] * 2, rngs)
-        refuse_poor(train, o.min_samples, task)
-        return train, test
+
+        def half(name: Literal["train", "test"], split: Split) -> Half:
+            return Half(name, split, np.flatnonzero(np.isin(split.y.numpy(), classes)))
+
+        train, test = half("train", self.source.train), half("test", self.source.test)
+        deal = Deal(train, test, tuple(classes), task, self.options)
+        mine, held_out = self._partition(deal)
+        dealt = _checked(mine, deal, train), _checked(held_out, deal, test)
+        _refuse_poor(dealt[0], self.options.min_samples, task)
+        return dealt
+
+
+def _checked(parts: Sequence[Indices], deal: Deal, half: Half) -> list[Indices]:
+    """Return the clients' parts of one half; refuse what would silently train on the wrong samples."""
+    indices = [np.asarray(part, np.int64) for part in parts]
+    where = f"partition '{deal.options.partition}': task {deal.task + 1} has"
+    if len(indices) != deal.options.clients:
+        raise UserError(f"{where} {len(indices)} {half.name} parts for {deal.options.clients} clients")
+    belongs = np.zeros(len(half.split), np.bool_)
+    belongs[half.indices] = True
+    if not all(belongs[part].all() for part in indices):
+        raise UserError(f"{where} {half.name} samples of other tasks; deal values of `indices`, not positions in it")
+    return indices
+
+
+def _refuse_poor(dealt: Sequence[Indices], minimum: int, task: int) -> None:
+    """Say so where a client got fewer samples than its minimum."""
+    poorest = min(range(len(dealt)), key=lambda c: len(dealt[c]))
+    if len(dealt[poorest]) < minimum:
+        raise UserError(
+            f"client {poorest} has {len(dealt[poorest])} samples of task {task + 1}, fewer than "
+            f"min_samples = {minimum}; use fewer clients or a smaller min_samples"
+        )
 
 
 def _reduced(source: Source, options: BenchmarkOptions) -> Source:

@@ -11,158 +11,53 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 from urllib.parse import urlsplit
 
-from cflag.data import sources
+from cflag.data.load import find_reader
+from cflag.data.sources.base import Remote, SourceReader
 from cflag.errors import DataError
 
-BUILT_IN, READY, MISSING = "built in", "ready", "missing"
 TIMEOUT = 30
 Member = tuple[str, IO[bytes]]
 
 
-@dataclass(frozen=True)
-class Remote:
-    """A file to download: its place below the data folder, its addresses in the order they are tried.
-
-    Where `folder` is given the file is an archive, of which that folder is unpacked. Without an `md5` only
-    reading the unpacked files tells whether they are whole.
-    """
-
-    file: str
-    urls: tuple[str, ...]
-    md5: str | None
-    folder: str = ""
-
-
-def _idx_files(place: str, bases: tuple[str, ...], md5: dict[str, str]) -> tuple[Remote, ...]:
-    return tuple(
-        Remote(f"{place}/{file}", tuple(base + file for base in bases), checksum) for file, checksum in md5.items()
-    )
-
-
-REMOTES: dict[str, tuple[Remote, ...]] = {
-    # MNIST's own page answers no downloads any more, so it is asked last. It published no checksums; these
-    # are the ones torchvision checks.
-    "mnist": _idx_files(
-        "mnist",
-        (
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            "https://storage.googleapis.com/cvdf-datasets/mnist/",
-            "http://yann.lecun.com/exdb/mnist/",
-        ),
-        {
-            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-        },
-    ),
-    # Addresses and checksums as in the readme of Fashion-MNIST's repository, which holds the files too.
-    "fashion-mnist": _idx_files(
-        "fashion-mnist",
-        (
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-        ),
-        {
-            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-        },
-    ),
-    # Checksums as on the CIFAR page, which has moved to the second address.
-    "cifar10": (
-        Remote(
-            "cifar-10-binary.tar.gz",
-            (
-                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-                "https://cave.cs.toronto.edu/kriz/cifar-10-binary.tar.gz",
-            ),
-            "c32a1d4ab5d03f1284b67883e8d87530",
-            folder="cifar-10-batches-bin",
-        ),
-    ),
-    "cifar100": (
-        Remote(
-            "cifar-100-binary.tar.gz",
-            (
-                "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-                "https://cave.cs.toronto.edu/kriz/cifar-100-binary.tar.gz",
-            ),
-            "03b5dce01913d631647c71ecec9e9cb8",
-            folder="cifar-100-binary",
-        ),
-    ),
-    # Stanford publishes no checksum; this is the one public loaders agree on.
-    "tiny-imagenet": (
-        Remote(
-            "tiny-imagenet-200.zip",
-            (
-                "https://cs231n.stanford.edu/tiny-imagenet-200.zip",
-                "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-            ),
-            "90528d7ca1a48142e341f4ef8d21d0de",
-            folder="tiny-imagenet-200",
-        ),
-    ),
-    # UCI publishes no checksum, and these copies are packed differently, so they are checked by reading them.
-    "har": (
-        Remote(
-            "UCI HAR Dataset.zip",
-            (
-                "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
-                "https://archive.ics.uci.edu/ml/machine-learning-databases/00240/UCI%20HAR%20Dataset.zip",
-                "https://d396qusza40orc.cloudfront.net/getdata%2Fprojectfiles%2FUCI%20HAR%20Dataset.zip",
-            ),
-            None,
-            folder="UCI HAR Dataset",
-        ),
-    ),
-}
-
-
 def fetch(name: str, data_dir: Path, progress: bool = True) -> Path:
     """Get a source's files unless they are there and whole already; return where they are."""
-    entry = sources.find(name)
-    if name not in REMOTES and not entry.built_in:
-        raise DataError(f"{name}: these are arrays of your own, there is nothing to download; {entry.advice()}")
-    if entry.built_in or _usable(entry, data_dir):
-        return data_dir / entry.place
+    reader = find_reader(name)
+    if _usable(reader, data_dir):
+        return data_dir / reader.place
+    if not reader.remotes:
+        raise DataError(f"{name}: there is nothing to download; {reader.advice()}")
     with _writing(data_dir):
         data_dir.mkdir(parents=True, exist_ok=True)
-    for remote in REMOTES[name]:
+    for remote in reader.remotes:
         _get(name, remote, data_dir, progress)
     try:
-        entry.read(data_dir)
+        reader.read(data_dir)
     except DataError as error:
         raise DataError(f"{name} was downloaded but cannot be used: {error}") from None
-    return data_dir / entry.place
+    return data_dir / reader.place
 
 
 def status(name: str, data_dir: Path) -> str:
-    """Return 'built in', 'ready', 'missing' or 'damaged: ...', judged by names and sizes only."""
-    entry = sources.find(name)
-    if entry.built_in:
-        return BUILT_IN
-    if not entry.present(data_dir):
-        return MISSING
+    """Return 'ready', 'missing' or 'damaged: ...', judged by names and sizes only."""
+    reader = find_reader(name)
+    if not reader.present(data_dir):
+        return "missing"
     try:
-        entry.check(data_dir)
+        reader.check(data_dir)
     except DataError as error:
         return f"damaged: {error}"
-    return READY
+    return "ready"
 
 
-def _usable(entry: sources.Entry, data_dir: Path) -> bool:
-    if not entry.present(data_dir):
+def _usable(reader: SourceReader, data_dir: Path) -> bool:
+    if not reader.present(data_dir):
         return False
     try:
-        entry.read(data_dir)
+        reader.read(data_dir)
     except DataError:
         return False
     return True

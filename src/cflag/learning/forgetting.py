@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
-from cflag.conversation import Mean
 from cflag.learning.rates import Overlap, RateRule
-from cflag.server import Server
+
+if TYPE_CHECKING:
+    from cflag.conversation import Mean
+    from cflag.server import Server
 
 
 def forgetting_term(overlap: Overlap, rule: RateRule) -> float:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from cflag.conversation import Answer, Mean
-
 if TYPE_CHECKING:
     from cflag.client import Client
+    from cflag.conversation import Answer, Mean
     from cflag.learning.estimators import Components
     from cflag.server import Server
 

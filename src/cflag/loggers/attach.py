@@ -1,7 +1,7 @@
 """How loggers follow a run (`log = "tensorboard,mlflow"`).
 
-They get what metrics.jsonl has, from the process that writes it, so a round is logged once whatever the engine. The
-run folder stays the truth: a logger that starts, or starts again, first takes from there what it does not have yet.
+They get the lines of metrics.jsonl from the process that writes them, so a round is logged once on every engine. The
+run folder has everything: a logger that starts, or starts again, first takes what it lacks from there.
 """
 
 from __future__ import annotations
@@ -9,26 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cflag import registry
 from cflag.config import Config, log_names
 from cflag.errors import InterruptedRunError, UserError
 from cflag.loggers.base import Logger, State, Status
-from cflag.loggers.mlflow import MlflowLogger
-from cflag.loggers.tensorboard import TensorBoardLogger
 from cflag.results.display import Display, Quiet
-
-if TYPE_CHECKING:
-    from cflag.results.folder import RunFolder
-
-LOGGERS: dict[str, type[Logger]] = {"mlflow": MlflowLogger, "tensorboard": TensorBoardLogger}
+from cflag.results.folder import RunFolder
 
 
 def require_loggers(log: str) -> None:
-    """Say what to install where a logger's package is missing; nothing is imported, which takes seconds."""
+    """Refuse loggers whose package is missing, before a run writes anything; the package is not imported for it."""
     for name in log_names(log):
-        if any(find_spec(module) is None for module in LOGGERS[name].modules()):
-            raise UserError(f"log = '{log}' needs {LOGGERS[name].title}; install it with: pip install 'cflag[{name}]'")
+        kind: type[Logger] = registry.get("logger", name)
+        if any(find_spec(module) is None for module in kind.modules()):
+            raise UserError(f"log = '{log}' needs {kind.title}; install it with: pip install '{kind.package}'")
+
+
+def _make(name: str, config: Config, folder: RunFolder) -> Logger:
+    logger: Logger = registry.get("logger", name)(name, config, folder)
+    return logger
 
 
 class Several(Quiet):
@@ -59,8 +60,8 @@ class Several(Quiet):
 
 
 @contextmanager
-def logged(display: Display, config: Config, folder: RunFolder) -> Iterator[Display]:
-    """Let the config's loggers follow a run beside the display, and tell them how it ended."""
+def attached(display: Display, config: Config, folder: RunFolder) -> Iterator[Display]:
+    """Attach the config's loggers to a display for as long as a run goes on, and tell them how it ended."""
     loggers = [Careful(name, config, folder, display) for name in log_names(config.log)]
     shown = Several([display, *loggers])
     status: Status = "FAILED"
@@ -78,19 +79,19 @@ def logged(display: Display, config: Config, folder: RunFolder) -> Iterator[Disp
 
 @contextmanager
 def ended_elsewhere(display: Display, config: Config, folder: RunFolder) -> Iterator[None]:
-    """Say how a run ended whose loggers are in a process that was ended with it and may have said nothing."""
+    """Tell loggers how a run ended that another process carried, in case it ended before it could tell them."""
     try:
         yield
         catch_up(display, config, folder)
     except BaseException as error:
         for name in log_names(config.log):
-            with suppress(Exception):  # there is an error on its way already
-                LOGGERS[name](config, folder).abandon(_status(error))
+            with suppress(Exception):  # the run's own error matters more
+                _make(name, config, folder).abandon(_status(error))
         raise
 
 
 def catch_up(display: Display, config: Config, folder: RunFolder) -> None:
-    """Log what loggers missed of a finished run, because they were broken or the process died at the very end."""
+    """Log what loggers lack of a finished run, because they failed or the process was killed at the very end."""
     state = State(folder)
     for name in [] if folder.in_use() else log_names(config.log):
         if not state.of(name).get("finished"):
@@ -106,10 +107,10 @@ def _status(error: BaseException) -> Status:
 
 
 class Careful(Quiet):
-    """A logger that may break without harm: it is said once, the run goes on, and at its end we try once more."""
+    """A logger that may fail without harm: a note says so once, the run goes on, and at its end it is tried again."""
 
     def __init__(self, name: str, config: Config, folder: RunFolder, display: Display) -> None:
-        self.logger: Logger = LOGGERS[name](config, folder)
+        self.logger = _make(name, config, folder)
         self.folder = folder
         self.display = display
         self.status: Status = "FAILED"
@@ -127,12 +128,12 @@ class Careful(Quiet):
             self._try(lambda: self.logger.update(record))
 
     def stop(self) -> None:
-        """Close the log; where it was broken, open it anew and log what is missing."""
+        """Close the log; where it failed, open it again and log what is missing."""
         if self.started is None:
             return
         if self.broken:
-            self.logger = type(self.logger)(self.logger.config, self.folder)
-            with suppress(Exception):  # it was said when it broke
+            self.logger = _make(self.logger.name, self.logger.config, self.folder)
+            with suppress(Exception):  # a note said so when it failed
                 self.logger.start(*self.started)
                 self.logger.end(self.status)
         else:
@@ -145,8 +146,8 @@ class Careful(Quiet):
             self.broken = True
             why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             text = (
-                f"logging to {self.logger.title} failed ({why}); the run goes on, its folder has all; what is missing "
-                f"is logged at the end, or later with: cflag run --resume {self.folder.path}"
+                f"logging to {self.logger.title} failed ({why}); the run goes on, its folder has everything; what is "
+                f"missing is logged at the end, or later with: cflag run --resume {self.folder.path}"
             )
             self.display.note(text)
             with suppress(OSError):

@@ -1,75 +1,78 @@
-"""What loggers have in common: which numbers they get, which rounds they have already, what they keep."""
+"""What loggers have in common: which numbers they get, which rounds they already have, what they keep.
+
+A logger of your own is a class that derives from `Logger` and is registered:
+
+    @register("logger", "mine")
+    class MyLogger(Logger): ...
+"""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from math import isfinite
-from statistics import mean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal
 
+from cflag import registry
 from cflag.config import Config, flatten
+from cflag.diagnostics import Figure, client_mean, number
 from cflag.files import write_json
 from cflag.results.display import Quiet
-
-if TYPE_CHECKING:
-    from cflag.results.folder import RunFolder
+from cflag.results.folder import RunFolder
+from cflag.results.metrics import CLIENT, ROUND, read_metrics
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 STATE = "loggers.json"
-"""What loggers keep in the run folder: MLflow's id of the run, and who has logged it to its end."""
-NAMES = {
-    "loss": "loss/current",
-    "memory_loss": "loss/memory",
-    "accuracy": "accuracy/mean",
-    "gamma": "forgetting/gamma",
-    "gamma_adapted": "forgetting/gamma_adapted",
-    "server_beta": "rates/server_beta",
-}
+"""What loggers keep in the run folder: MLflow's id of the run, and which loggers have the whole run."""
+NAMES = {"loss": "loss/current", "memory_loss": "loss/memory", "accuracy": "accuracy/mean"}
 """What keys of metrics.jsonl are called; the part before the slash is a heading in both tools."""
-RATES = ("alpha", "beta", "lambda")
-SPENT = ("gradients_current", "gradients_memory", "bytes_up", "bytes_down")
+SUMS = ("gradients_current", "gradients_memory", "bytes_up", "bytes_down")
+"""What is logged as a sum over the rounds so far."""
 TIME = "seconds"
-"""Every round has it: a round whose time is there is there."""
+"""Every round has it, so it tells which rounds a log has."""
 SUMMARY = ("average_accuracy", "forgetting", "forgetting_max", "backward_transfer", "forward_transfer",
            "learning_accuracy")  # fmt: skip
 
 
 class Logger(Quiet, ABC):
-    """What TensorBoard and MLflow have in common: which numbers they get, and which rounds they have already."""
+    """Sends each round of a run elsewhere, once, whenever the run is stopped and resumed."""
 
-    name = ""
-    title = ""
+    title: ClassVar[str] = "its logger"
+    """What people call it."""
+    package: ClassVar[str] = ""
+    """What `pip install` needs to be given for its modules."""
 
-    def __init__(self, config: Config, folder: RunFolder) -> None:
+    def __init__(self, name: str, config: Config, folder: RunFolder) -> None:
+        self.name = name
         self.config = config
         self.folder = folder
         self.state = State(folder)
+        self.figures: tuple[Figure, ...] = registry.get("method", config.method).figures
         self.logged: set[int] = set()
-        self.spent: dict[str, float] = dict.fromkeys(SPENT, 0)
+        self.spent: dict[str, float] = dict.fromkeys(SUMS, 0)
 
     @classmethod
     def modules(cls) -> Iterable[str]:
         """Return the modules it needs."""
-        return [cls.name]
+        return []
 
     def start(self, name: str, tasks: int, rounds: int, done: int) -> None:
         """Open the log and bring it up to date with the run folder."""
-        records = _records(self.folder)
+        records = read_metrics(self.folder.metrics)
         self.logged = self.open(len(records))
         for record in records:
             self.update(record)
 
     def update(self, record: dict[str, Any]) -> None:
-        """Log a round, unless it is there."""
-        for name in SPENT:
+        """Log a round, unless the log has it."""
+        for name in SUMS:
             self.spent[name] += record[name]
         step = (record["task"] - 1) * self.config.rounds + record["round"]
         if step not in self.logged:
             self.logged.add(step)
-            self.log(step, {**scalars(record), **{f"cost/{k}": v for k, v in self.spent.items()}, TIME: record[TIME]})
+            costs = {f"cost/{name}": value for name, value in self.spent.items()}
+            self.log(step, {**scalars(record, self.figures), **costs, TIME: record[TIME]})
 
     def end(self, status: Status) -> None:
         """Sum a finished run up; close the log."""
@@ -81,7 +84,7 @@ class Logger(Quiet, ABC):
 
     @abstractmethod
     def open(self, done: int) -> set[int]:
-        """Open the log of a run of which so many rounds are done; return the rounds that are in it."""
+        """Open the log of a run with this many finished rounds; return the rounds it already has, counted from 1."""
 
     @abstractmethod
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -99,39 +102,36 @@ class Logger(Quiet, ABC):
         """Note how a run ended that another process logged."""
 
 
-def scalars(record: Mapping[str, Any]) -> dict[str, float]:
+def scalars(record: Mapping[str, Any], figures: Iterable[Figure]) -> dict[str, float]:
     """Return the numbers of a line of metrics.jsonl by their names in the logs; what is no number is left out."""
-    named = {name: record.get(key) for key, name in NAMES.items()}
+    named: dict[str, Any] = {name: record.get(key) for key, name in NAMES.items()}
     named |= {f"accuracy/task_{k:02d}": value for k, value in enumerate(record.get("accuracies") or [], 1)}
-    for key in RATES:
-        values = [value for value in record["clients"].get(key, []) if _is_number(value)]
-        named[f"rates/{key}"] = mean(values) if values else None
-    named |= {f"synthetic/{key.removeprefix('synthetic_')}": value for key, value in record.items()
-              if key.startswith("synthetic_")}  # fmt: skip
-    return {name: value for name, value in named.items() if value is not None and _is_number(value)}
+    named |= _undeclared(record, {series.key for figure in figures for series in figure.series})
+    for figure in figures:
+        named |= figure.scalars(record)
+    return {name: value for name, value in named.items() if number(value) is not None}
+
+
+def _undeclared(record: Mapping[str, Any], declared: set[str]) -> dict[str, Any]:
+    """Return what a method logs and does not declare; where clients and the server log a name, the server's counts."""
+    clients = [key for key in record["clients"] if key not in declared.union(CLIENT)]
+    server = [key for key in record if key not in declared.union(ROUND)]
+    named = {f"method/{key}": client_mean(record, key) for key in clients}
+    return {**named, **{f"method/{key}": record[key] for key in server}}
 
 
 def summary(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a run came to, from result.json: its accuracies and its costs."""
+    """Return what a run came to, from result.json: its accuracies, its costs and what its method summed up."""
     found = {f"result/{key}": result[key] for key in SUMMARY}
-    found |= {f"total/{key}": value for key, value in result["costs"].items()}
-    return {name: value for name, value in found.items() if _is_number(value)}
+    totals = {**result.get("diagnostics", {}), **result["costs"]}
+    found |= {f"total/{key}": value for key, value in totals.items()}
+    return {name: value for name, value in found.items() if number(value) is not None}
 
 
 def settings(config: Config) -> dict[str, Any]:
     """Return the config with dotted keys, without the tables of methods that are not run."""
     raw = {key: value for key, value in config.to_dict().items() if key not in config.other_settings}
     return dict(flatten(raw))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and isfinite(value)
-
-
-def _records(folder: RunFolder) -> list[dict[str, Any]]:
-    if not folder.metrics.exists():
-        return []
-    return [json.loads(line) for line in folder.metrics.read_text().splitlines()]
 
 
 class State:

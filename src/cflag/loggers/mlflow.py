@@ -11,24 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from cflag.loggers.base import TIME, Logger, Status, settings, summary
+from cflag.registry import register
+from cflag.results.folder import ARTIFACTS
 
-STORE, ARTIFACTS = "mlflow.db", "mlruns"
-"""MLflow's store beside the run folder, where the environment names no other."""
+STORE = "mlflow.db"
+"""MLflow's database beside the run folder, where the environment names no other store."""
 
 
+@register("logger", "mlflow", "a run in MLflow's store: MLFLOW_TRACKING_URI's, or a database beside the run folder")
 class MlflowLogger(Logger):
-    """A run in MLflow's store, which MLFLOW_TRACKING_URI names; else it is a database beside the run folder."""
+    """A run in MLflow's store, which MLFLOW_TRACKING_URI names; else a database beside the run folder."""
 
-    name = "mlflow"
     title = "MLflow"
+    package = "cflag[mlflow]"
 
     @classmethod
     def modules(cls) -> Iterable[str]:
-        """The small mlflow package, and what a database of our own takes."""
+        """Return the small mlflow package, and what a database of our own needs."""
         return ["mlflow"] if os.environ.get("MLFLOW_TRACKING_URI") else ["mlflow", "sqlalchemy", "alembic"]
 
     def open(self, done: int) -> set[int]:
-        """Go on with the run whose id is in the run folder, or begin one."""
+        """Go on with the run whose id is in the run folder, or start one."""
         self.client = self._client()
         run = self._kept() or self._new()
         self.run = run.info.run_id
@@ -49,7 +52,7 @@ class MlflowLogger(Logger):
         return MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or own_store(self.home))
 
     def _kept(self) -> Any:
-        """Return the run that was begun; None where the store does not have it, or it was deleted there."""
+        """Return the run that was started; None where the store does not have it, or it was deleted there."""
         from mlflow.exceptions import MlflowException
 
         kept = self.state.of(self.name).get("run")
@@ -90,7 +93,7 @@ class MlflowLogger(Logger):
             self.client.log_batch(self.run, params=params[start : start + 100])
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Log a round in one piece, so that none is there by half."""
+        """Log a round in one request, so that it is there as a whole or not at all."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -111,17 +114,17 @@ class MlflowLogger(Logger):
         self.client.set_terminated(self.run, status)
 
     def abandon(self, status: Status) -> None:
-        """Say it of a run that was begun and is not known to be finished."""
+        """Set the status of a run that was started and is not finished."""
         kept = self.state.of(self.name)
         if "run" in kept and not kept.get("finished"):
             self._client().set_terminated(kept["run"], status)
 
 
 def own_store(home: Path) -> str:
-    """Return the address of the store beside the runs, made where there is none.
+    """Return the address of the store beside the runs; create it where there is none.
 
-    Making it takes many steps, and one that is half made cannot be opened. So that neither a kill nor two runs at once
-    leave such a one, it is made aside, by one process at a time, and put in its place in one step.
+    Creating it takes many steps, and a half-made one cannot be opened. So that neither a kill nor two runs at once
+    leave one behind, one process at a time creates it under another name and renames it.
     """
     from mlflow import MlflowClient
 

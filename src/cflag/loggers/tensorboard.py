@@ -7,16 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from cflag.loggers.base import TIME, Logger, Status, settings, summary
+from cflag.registry import register
 
 
+@register("logger", "tensorboard", "event files in RUN/tensorboard")
 class TensorBoardLogger(Logger):
     """Event files in RUN/tensorboard."""
 
-    name = "tensorboard"
     title = "TensorBoard"
+    package = "cflag[tensorboard]"
+
+    @classmethod
+    def modules(cls) -> Iterable[str]:
+        """Return what PyTorch's writer needs."""
+        return ["tensorboard"]
 
     def open(self, done: int) -> set[int]:
-        """Go on after the rounds that are there; any beyond those that are done count no more."""
+        """Go on after the rounds that are there; rounds beyond the finished ones no longer count."""
         from torch.utils.tensorboard import SummaryWriter
 
         path = self.folder.path / "tensorboard"
@@ -28,11 +35,11 @@ class TensorBoardLogger(Logger):
         return {step for tag, step in there if tag == TIME and step <= done}
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write a round at once: who looks wants to see it."""
+        """Write a round immediately, so that it can be seen."""
         self._write([_scalar(name, value) for name, value in values.items()], step)
 
     def _write(self, parts: Iterable[Any], step: int) -> None:
-        """Write one event, which is in the file as a whole or not at all."""
+        """Write one event: it is in the file as a whole or not at all."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         whole = Summary(value=[value for part in parts for value in part.value])

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Mean
+from cflag.diagnostics import Figure
 from cflag.learning import forgetting
 from cflag.learning.estimators import ESTIMATORS, Components, Delayed, Minibatch
+from cflag.learning.observed import FIGURES
 from cflag.learning.optimizers import make_optimizer
 from cflag.learning.rates import CFlagSettings, Overlap, RateRule
 from cflag.learning.smoothness import PathSmoothness, Smoothness
@@ -32,6 +34,7 @@ class CFlag(Method):
     Settings: ClassVar[type[Any]] = CFlagSettings
     uses_memory = True
     search_space: ClassVar[SearchSpace] = {"alpha": (0.05, 0.19), "beta": (0.05, 0.3)}  # α must stay below 1/L
+    figures: ClassVar[tuple[Figure, ...]] = FIGURES
     settings: CFlagSettings
 
     def __init__(self, settings: CFlagSettings, local: LocalOptions) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation
 from cflag.data.samples import Samples
+from cflag.diagnostics import Figure, Series
 from cflag.errors import UserError
 from cflag.learning.distillation import distillation
 from cflag.learning.synthesis import SynthesisOptions, Workshop
@@ -47,12 +48,27 @@ class TargetSettings(FedAvgSettings, SynthesisOptions):
                 raise UserError(f"{table}.{name} = {getattr(self, name)} must be at least {least}")
 
 
+SYNTHETIC_FIGURE = Figure(
+    "synthetic",
+    "Synthetic samples",
+    (
+        Series("synthetic_accuracy", "the teacher's accuracy on them"),
+        Series("synthetic_classification", "classification loss"),
+        Series("synthetic_disagreement", "disagreement of teacher and student"),
+        Series("synthetic_bn", "distance of the batch-norm statistics", drawn=False),
+    ),
+    axis="accuracy, loss",
+)
+"""How well the samples came out, in the first round of each task that has them."""
+
+
 @register("method", "target")
 class Target(FedAvg):
     """FedAvg with distillation from the previous global model on samples made from it."""
 
     Settings = TargetSettings
     search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": (0.2, 5.0)}
+    figures: ClassVar[tuple[Figure, ...]] = (SYNTHETIC_FIGURE,)
     settings: TargetSettings
 
     def begin_task(self, server: Server) -> Conversation:

@@ -1,7 +1,7 @@
 """Campaigns: the runs behind each table and figure of the paper.
 
-A campaign is a list of cells; a cell is one benchmark, the methods that are run on it, and where its numbers go. Cells
-that two campaigns share are run once.
+A campaign is a list of cells; a cell is one benchmark, the rows that are run on it, and where its numbers go. A row is
+a `Variant`: a method, where needed with settings of its own. Cells that two campaigns share are run once.
 """
 
 from __future__ import annotations
@@ -14,42 +14,76 @@ from typing import Any, Literal
 from cflag.compare import Job
 from cflag.config import load_raw, merge, resolve
 from cflag.errors import unknown
+from cflag.paper.scales import SCALES
 
-Scale = Literal["lite", "cpu", "paper"]
-SCALES: tuple[Scale, ...] = ("lite", "cpu", "paper")
 SEEDS = (1234, 1235, 1236)
 IID, NON_IID = 1e5, 0.1
-SOURCES = ("cifar10", "cifar100", "tiny-imagenet")
-NAMES = {
-    "cflag": "C-FLAG",
-    "finetune": "Fine-FL",
-    "ewc": "EWC-FL",
-    "nccl": "NCCL-FL",
-    "replay": "Erg-FL",
-    "fedtrack": "FedTrack",
-    "lwf": "LwF-FL",
-    "icarl": "iCaRL-FL",
-    "target": "TARGET",
-}
-"""What the paper calls our methods."""
-TASK_METHODS = ("finetune", "ewc", "nccl", "fedtrack", "replay", "cflag")
+DATA_SETS = ("cifar10", "cifar100", "tiny-imagenet")
 SWEPT = ("clients", "memory.sample", "memory.per_task")
-CLASS_METHODS = ("finetune", "ewc", "lwf", "icarl", "target", "nccl", "fedtrack", "cflag")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of a table: a method, where needed with settings of its own."""
+
+    name: str
+    """Its key in folder names and summaries."""
+    label: str
+    method: str
+    printed: str | None
+    """The row of the paper's tables that it is compared with."""
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+PAPERS_OWN = "C-FLAG"
+"""In a cell, stands for whichever variants of C-FLAG a scale runs."""
+CFLAG_VARIANTS = (
+    Variant("cflag-paper", "C-FLAG, as in the paper's experiments", "cflag", "cflag",
+            (("cflag.estimator", "minibatch"), ("optimizer", "adam"))),
+    Variant("cflag", "C-FLAG, delayed gradients", "cflag", None, (("cflag.estimator", "iag"),)),
+    Variant("cflag-sgd", "C-FLAG-SGD", "cflag-sgd", "cflag"),
+)  # fmt: skip
+"""The closest to what the paper ran comes first: claims about C-FLAG are judged on the first that was run."""
+BASELINES = {"finetune": "Fine-FL", "ewc": "EWC-FL", "nccl": "NCCL-FL", "replay": "Erg-FL", "fedtrack": "FedTrack",
+             "lwf": "LwF-FL", "icarl": "iCaRL-FL", "target": "TARGET"}  # fmt: skip
+"""What the paper calls our other methods."""
+VARIANTS = {
+    v.name: v for v in (*CFLAG_VARIANTS, *(Variant(name, label, name, name) for name, label in BASELINES.items()))
+}
+TASK_ROWS = ("finetune", "ewc", "nccl", "fedtrack", "replay", PAPERS_OWN)
+CLASS_ROWS = ("finetune", "ewc", "lwf", "icarl", "target", "nccl", "fedtrack", PAPERS_OWN)
+
+
+def label(name: str, scale: str = "") -> str:
+    """Return what a row is called in tables and figures, of one scale where the local steps matter."""
+    text = VARIANTS[name].label if name in VARIANTS else name
+    steps = SCALES[scale].steps if scale in SCALES and name == "cflag-sgd" else ""
+    return f"{text} ({steps})" if steps else text
+
+
+def main_cflag(names: Sequence[str]) -> str | None:
+    """Return the variant of C-FLAG, of those that were run, which claims about C-FLAG are judged on."""
+    return next((v.name for v in CFLAG_VARIANTS if v.name in names), None)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One benchmark of a campaign and the methods that are run on it."""
+    """One benchmark of a campaign and the rows that are run on it."""
 
     group: str
     """The column of a table, the panel of a figure."""
     source: str
     settings: dict[str, Any]
-    methods: tuple[str, ...] = ("cflag",)
+    rows: tuple[str, ...] = (PAPERS_OWN,)
     at: float | None = None
-    """Where in a sweep it stands."""
+    """Its value in a sweep."""
 
-    def raw(self, scale: Scale) -> dict[str, Any]:
+    def variants(self, scale: str) -> list[Variant]:
+        """Return the rows that are run at a scale."""
+        names = [n for row in self.rows for n in (SCALES[scale].cflag if row == PAPERS_OWN else (row,))]
+        return [VARIANTS[name] for name in names]
+
+    def raw(self, scale: str) -> dict[str, Any]:
         """Return the config's values at a scale; shares of the memory become samples."""
         scenario = "-class" if self.settings.get("scenario") == "class" else ""
         raw = load_raw(f"{self.source}{scenario}-{scale}")
@@ -61,20 +95,20 @@ class Cell:
             settings["memory.sample"] = max(1, settings["memory.per_task"] // 2)
         return merge(raw, settings.items())
 
-    def _telling(self, scale: Scale) -> dict[str, Any]:
-        """Return the settings without those of a sweep where it passes through the preset's own: the same runs."""
+    def _telling(self, scale: str) -> dict[str, Any]:
+        """Return the settings, without those of a sweep where they are the preset's own: these are the same runs."""
         plain = replace(self, settings={k: v for k, v in self.settings.items() if k not in SWEPT})
         return plain.settings if resolve(plain.raw(scale)) == resolve(self.raw(scale)) else self.settings
 
-    def jobs(self, scale: Scale, seeds: Sequence[int], out: Path) -> list[Job]:
-        """Return a run for each method and seed, in a folder that is named after what it is."""
+    def jobs(self, scale: str, seeds: Sequence[int], out: Path) -> list[Job]:
+        """Return a run for each row and seed, in a folder named after its settings."""
         raw, jobs = self.raw(scale), []
         parts = [f"{key.rpartition('.')[2]}={value:g}" if isinstance(value, float | int) else str(value)
                  for key, value in sorted(self._telling(scale).items())]  # fmt: skip
-        for method in self.methods:
-            config = resolve(merge(raw, [("method", method), ("workers", 1)]))
+        for variant in self.variants(scale):
+            config = resolve(merge(raw, [("method", variant.method), *variant.settings, ("workers", 1)]))
             for seed in seeds:
-                folder = out / "_".join([self.source, *parts, method, str(seed)])
+                folder = out / "_".join([self.source, *parts, variant.name, str(seed)])
                 jobs.append(Job(folder, replace(config, seed=seed)))
         return jobs
 
@@ -89,20 +123,18 @@ class Campaign:
     cells: tuple[Cell, ...]
     axis: str = ""
 
-    def jobs(self, scale: Scale, seeds: Sequence[int], out: Path) -> list[Job]:
+    def jobs(self, scale: str, seeds: Sequence[int], out: Path) -> list[Job]:
         """Return all runs, each once."""
         return list(dict.fromkeys(job for cell in self.cells for job in cell.jobs(scale, seeds, out)))
 
 
-def _table(sources: Sequence[str], methods: tuple[str, ...], **settings: Any) -> tuple[Cell, ...]:
-    return tuple(Cell(source, source, settings, methods) for source in sources)
+def _table(sources: Sequence[str], rows: tuple[str, ...], **settings: Any) -> tuple[Cell, ...]:
+    return tuple(Cell(source, source, settings, rows) for source in sources)
 
 
-def _sweep(
-    sources: Sequence[tuple[str, float]], key: str, values: Sequence[float], methods: tuple[str, ...] = ("cflag",)
-) -> tuple[Cell, ...]:
+def _sweep(sources: Sequence[tuple[str, float]], key: str, values: Sequence[float]) -> tuple[Cell, ...]:
     return tuple(
-        Cell(_group(source, zeta), source, {"zeta": zeta, key: value}, methods, value)
+        Cell(_group(source, zeta), source, {"zeta": zeta, key: value}, at=value)
         for source, zeta in sources
         for value in values
     )
@@ -112,35 +144,36 @@ def _group(source: str, zeta: float) -> str:
     return f"{source}-{'iid' if zeta == IID else 'noniid'}"
 
 
-def _heterogeneity(methods: tuple[str, ...], sources: Sequence[str]) -> tuple[Cell, ...]:
-    return tuple(Cell(s, s, {"zeta": zeta}, methods, zeta) for s in sources for zeta in (NON_IID, 1.0, IID))
+def _heterogeneity(rows: tuple[str, ...], sources: Sequence[str]) -> tuple[Cell, ...]:
+    return tuple(Cell(s, s, {"zeta": zeta}, rows, zeta) for s in sources for zeta in (NON_IID, 1.0, IID))
 
 
 BOTH = (("cifar10", NON_IID), ("cifar100", NON_IID))
 CAMPAIGNS: dict[str, Campaign] = {
     c.name: c
     for c in (
-        Campaign("table-iid", "Task-incremental, IID", "table", _table(SOURCES, TASK_METHODS, zeta=IID)),
+        Campaign("table-iid", "Task-incremental, IID", "table", _table(DATA_SETS, TASK_ROWS, zeta=IID)),
         Campaign("table-noniid", "Task-incremental, non-IID (ζ = 0.1)", "table",
-                 _table(SOURCES, TASK_METHODS, zeta=NON_IID)),
+                 _table(DATA_SETS, TASK_ROWS, zeta=NON_IID)),
         Campaign("table-class-iid", "Class-incremental, IID", "table",
-                 _table(SOURCES[:2], CLASS_METHODS, zeta=IID, scenario="class")),
+                 _table(DATA_SETS[:2], CLASS_ROWS, zeta=IID, scenario="class")),
         Campaign("table-class-noniid", "Class-incremental, non-IID (ζ = 0.1)", "table",
-                 _table(SOURCES[:2], CLASS_METHODS, zeta=NON_IID, scenario="class")),
-        Campaign("table-clients", "C-FLAG with more clients", "sweep",
+                 _table(DATA_SETS[:2], CLASS_ROWS, zeta=NON_IID, scenario="class")),
+        Campaign("table-clients", "More clients, up to 50", "sweep",
                  _sweep([("cifar10", IID), ("cifar100", NON_IID)], "clients", (5, 10, 15, 25, 50)), "clients"),
         Campaign("figure-tasks", "Accuracy after each task, IID", "tasks",
-                 _table(SOURCES[:2], TASK_METHODS, zeta=IID)),
+                 _table(DATA_SETS[:2], TASK_ROWS, zeta=IID)),
         Campaign("figure-class-tasks", "Accuracy after each task, class-incremental", "tasks",
-                 tuple(Cell(_group("cifar10", z), "cifar10", {"zeta": z, "scenario": "class"}, CLASS_METHODS)
+                 tuple(Cell(_group("cifar10", z), "cifar10", {"zeta": z, "scenario": "class"}, CLASS_ROWS)
                        for z in (IID, NON_IID))),
         Campaign("figure-heterogeneity", "Heterogeneity: ζ = 0.1, 1 and 1e5", "sweep",
-                 _heterogeneity(("cflag", "ewc", "fedtrack"), SOURCES[:2]), "ζ"),
-        Campaign("figure-gamma", "Γ(t) for varying heterogeneity", "gamma", _heterogeneity(("cflag",), SOURCES[:1])),
+                 _heterogeneity((PAPERS_OWN, "ewc", "fedtrack"), DATA_SETS[:2]), "ζ"),
+        Campaign("figure-gamma", "Γ(t) for varying heterogeneity", "gamma",
+                 _heterogeneity((PAPERS_OWN,), DATA_SETS[:1])),
         Campaign("figure-clients", "Number of clients, non-IID", "sweep", _sweep(BOTH, "clients", (5, 10, 15)),
                  "clients"),
         Campaign("figure-memory-sample", "Memory sample size, buffer 400, non-IID", "sweep",
-                 _sweep(BOTH, "memory.sample", (50, 150, 200, 300)), "samples drawn a round (of 400)"),
+                 _sweep(BOTH, "memory.sample", (50, 150, 200, 300)), "samples drawn per round (of 400)"),
         Campaign("figure-memory-size", "Memory size, half of it sampled", "sweep",
                  _sweep([("cifar10", IID), ("cifar10", NON_IID), ("cifar100", IID), ("cifar100", NON_IID)],
                         "memory.per_task", (100, 200, 300, 400, 500, 600)), "m₀"),
@@ -148,23 +181,24 @@ CAMPAIGNS: dict[str, Campaign] = {
 }  # fmt: skip
 
 
-def find(name: str) -> Campaign:
+def find_campaign(name: str) -> Campaign:
     """Return the campaign of that name."""
     if name not in CAMPAIGNS:
         raise unknown("table or figure", name, CAMPAIGNS)
     return CAMPAIGNS[name]
 
 
-def chosen(campaign: Campaign, methods: Sequence[str], sources: Sequence[str]) -> Campaign:
-    """Return a campaign cut down to some methods and data sets; nothing named means all."""
-    for name in methods:
-        if not any(name in cell.methods for cell in campaign.cells):
-            raise unknown(f"method of {campaign.name}", name, {m for cell in campaign.cells for m in cell.methods})
+def chosen(campaign: Campaign, scale: str, rows: Sequence[str], sources: Sequence[str]) -> Campaign:
+    """Return a campaign at a scale, cut down to some rows and data sets; nothing named means all."""
+    there = {variant.name for cell in campaign.cells for variant in cell.variants(scale)}
+    for name in rows:
+        if name not in there:
+            raise unknown(f"row of {campaign.name} at scale {scale}", name, there)
     for name in sources:
         if all(name != cell.source for cell in campaign.cells):
             raise unknown(f"source of {campaign.name}", name, {cell.source for cell in campaign.cells})
     cells = tuple(
-        replace(cell, methods=tuple(m for m in cell.methods if not methods or m in methods))
+        replace(cell, rows=tuple(v.name for v in cell.variants(scale) if not rows or v.name in rows))
         for cell in campaign.cells
         if not sources or cell.source in sources
     )

@@ -1,8 +1,9 @@
 """What the paper says about its tables and figures, each judged by a campaign's own numbers.
 
-A difference counts when it is larger than twice its standard error over the seeds; with less, a claim stays open. It
+A difference counts when it is larger than twice its standard error over the seeds; otherwise the claim stays open. It
 is taken seed by seed where both sides have the same seeds, because one seed means the same tasks, clients and initial
-model. Whether the numbers were made at the paper's scale is for the ledger to say.
+model. Claims about C-FLAG are judged on the variant that was run, which the evidence names; the ledger says at which
+scale.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from math import hypot, sqrt
 from statistics import fmean, stdev
 from typing import Literal
 
-from cflag.paper.campaigns import NAMES
+from cflag.paper.campaigns import CFLAG_VARIANTS, PAPERS_OWN, label, main_cflag
 from cflag.paper.summary import CellResult, Spread, Summary
 
 Verdict = Literal["yes", "open", "no"]
 ERRORS = 2.0
-"""How many standard errors a difference must have to count."""
+"""How many standard errors a difference must exceed to count."""
 CONSISTENT = 3.0
 """How many points accuracy may lose and still be called consistent."""
 
@@ -46,7 +47,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Measured:
-    """A mean and its standard error; none is known from a single seed."""
+    """A mean and its standard error, which a single seed does not give."""
 
     mean: float
     error: float | None
@@ -54,7 +55,7 @@ class Measured:
     """The values behind it, where they are known."""
 
     def minus(self, other: Measured) -> Measured:
-        """Return the difference, seed by seed where that can be."""
+        """Return the difference, taken seed by seed where both have the same seeds."""
         common = self.by_seed.keys() & other.by_seed.keys()
         if common:
             return over_seeds({seed: self.by_seed[seed] - other.by_seed[seed] for seed in common})
@@ -62,7 +63,7 @@ class Measured:
         return Measured(self.mean - other.mean, error)
 
     def above_zero(self) -> Verdict:
-        """Whether it is clearly positive, clearly negative, or neither."""
+        """Return "yes" if it is clearly positive, "no" if clearly negative, else "open"."""
         if self.error is None or abs(self.mean) <= ERRORS * self.error:
             return "open"
         return "yes" if self.mean > 0 else "no"
@@ -78,13 +79,13 @@ def over_seeds(values: Mapping[int, float]) -> Measured:
 
 
 def from_spread(spread: Spread, seeds: int) -> Measured:
-    """Return a mean of which only the spread over so many seeds is known."""
+    """Return a mean of which only the deviation over a number of seeds is known."""
     mean, deviation = spread
     return Measured(mean, None if deviation is None else deviation / sqrt(seeds))
 
 
 def overall(judgements: Sequence[Judgement]) -> Verdict | None:
-    """A claim holds where all its parts do, and fails where one fails; None where nothing was run."""
+    """A claim holds if all its parts do, and fails if one does; None if nothing was run."""
     verdicts = {judgement.verdict for judgement in judgements}
     if not verdicts:
         return None
@@ -108,31 +109,37 @@ def _accuracy(entry: CellResult) -> Measured:
 
 
 def _kept(entry: CellResult) -> Measured:
-    """Return what was not forgotten, as a number that is better when it is larger."""
+    """Return minus the forgetting, so that larger is better."""
     if entry.forgettings:
         return over_seeds({seed: -value for seed, value in zip(entry.seeds, entry.forgettings, strict=True)})
     mean, deviation = entry.forgetting or (0.0, None)
     return from_spread((-mean, deviation), len(entry.seeds))
 
 
+def _cflag(entries: Sequence[CellResult]) -> list[CellResult]:
+    """Return the results of the variant of C-FLAG that claims are judged on."""
+    name = main_cflag([e.method for e in entries if e.accuracy])
+    return [e for e in entries if e.method == name]
+
+
 def _against_best(
     entries: Sequence[CellResult], hero: str, by: Callable[[CellResult], Measured], part: str
 ) -> list[Judgement]:
-    """Compare one method with the best of the others."""
+    """Compare one method with the best of the others; variants of C-FLAG are no rivals of each other."""
     there = [e for e in entries if e.accuracy]
-    mine = [e for e in there if e.method == hero]
-    others = [e for e in there if e.method != hero]
+    mine = _cflag(there) if hero == PAPERS_OWN else [e for e in there if e.method == hero]
+    family = {v.name for v in CFLAG_VARIANTS} if hero == PAPERS_OWN else {hero}
+    others = [e for e in there if e.method not in family]
     if not mine or not others:
         return []
     rival = max(others, key=lambda e: by(e).mean)
     lead = by(mine[0]).minus(by(rival))
-    return [
-        Judgement(part, lead.above_zero(), f"{lead} points to the best other, {NAMES.get(rival.method, rival.method)}")
-    ]
+    evidence = f"{label(mine[0].method)} {lead} points to the best other, {label(rival.method)}"
+    return [Judgement(part, lead.above_zero(), evidence)]
 
 
 def _leads(
-    by: Callable[[CellResult], Measured], hero: str = "cflag", only: str = ""
+    by: Callable[[CellResult], Measured], hero: str = PAPERS_OWN, only: str = ""
 ) -> Callable[[Summary], list[Judgement]]:
     def judge(summary: Summary) -> list[Judgement]:
         return [
@@ -149,12 +156,13 @@ def _leads_after_each_task(summary: Summary) -> list[Judgement]:
     judgements = []
     for group, entries in _groups(summary).items():
         stages = max(len((e.after_tasks or [[]])[0]) for e in entries)
-        parts = [f for k in range(1, stages) for f in _against_best(entries, "cflag", _after(k), group)]
-        ahead = sum(f.verdict == "yes" for f in parts)
-        behind = sum(f.verdict == "no" for f in parts)
+        parts = [j for k in range(1, stages) for j in _against_best(entries, PAPERS_OWN, _after(k), group)]
+        ahead = sum(j.verdict == "yes" for j in parts)
+        behind = sum(j.verdict == "no" for j in parts)
         verdict = overall(parts)
         if verdict:
-            evidence = f"of {len(parts)} stages clearly ahead in {ahead}, clearly behind in {behind}"
+            name = label(_cflag(entries)[0].method)
+            evidence = f"of {len(parts)} stages {name} is clearly ahead in {ahead}, clearly behind in {behind}"
             judgements.append(Judgement(group, verdict, evidence))
     return judgements
 
@@ -169,28 +177,28 @@ def _leads_at_every_zeta(summary: Summary) -> list[Judgement]:
         for group, entries in _groups(summary).items()
         for zeta in sorted({e.at for e in entries if e.at is not None})
         for judgement in _against_best(
-            [e for e in entries if e.at == zeta], "cflag", _accuracy, f"{group}, ζ = {zeta:g}"
+            [e for e in entries if e.at == zeta], PAPERS_OWN, _accuracy, f"{group}, ζ = {zeta:g}"
         )
     ]
 
 
 def _gamma_varies_more_iid(summary: Summary) -> list[Judgement]:
-    by_zeta = {e.at: e for e in summary.entries if e.gamma_variation}
+    by_zeta = {e.at: e for e in _cflag(summary.entries) if e.gamma_variation}
     if len(by_zeta) < 2:
         return []
     least, most = by_zeta[min(z for z in by_zeta if z)], by_zeta[max(z for z in by_zeta if z)]
     spreads = [over_seeds(dict(zip(e.seeds, e.gamma_variation or [], strict=True))) for e in (most, least)]
     verdict = spreads[0].minus(spreads[1]).above_zero()
     told = [f"{spread.mean:.3f} at ζ = {e.at:g}" for spread, e in zip(spreads, (most, least), strict=True)]
-    return [Judgement(most.group, verdict, f"standard deviation over rounds {', '.join(told)}")]
+    return [Judgement(most.group, verdict, f"{label(most.method)}, standard deviation over rounds {', '.join(told)}")]
 
 
 def _ends(entries: Sequence[CellResult], by: Callable[[CellResult], Measured]) -> tuple[Measured, str] | None:
-    """Return how a number changes from one end of a sweep to the other, and between which."""
-    swept = sorted((e for e in entries if e.at is not None), key=lambda e: e.at or 0.0)
+    """Return how C-FLAG's number changes from one end of a sweep to the other, and between which values."""
+    swept = sorted((e for e in _cflag(entries) if e.at is not None), key=lambda e: e.at or 0.0)
     if len(swept) < 2 or swept[0].accuracy is None or swept[-1].accuracy is None:
         return None  # half a sweep has no ends
-    return by(swept[-1]).minus(by(swept[0])), f"from {swept[0].at:g} to {swept[-1].at:g}"
+    return by(swept[-1]).minus(by(swept[0])), f"from {swept[0].at:g} to {swept[-1].at:g}, {label(swept[0].method)}"
 
 
 def _along(

@@ -1,42 +1,47 @@
 """The ledger: every number the paper prints beside ours, and which of its claims our runs support.
 
-It is made from summaries of campaigns alone, so that anyone can check it without the runs.
+It is made from the campaigns' summaries alone, so that anyone can check it without the runs.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 
 from cflag.errors import UserError
 from cflag.files import write_atomically
-from cflag.paper.campaigns import CAMPAIGNS, NAMES, SCALES, SEEDS, Campaign
+from cflag.paper.campaigns import CAMPAIGNS, SEEDS, label, main_cflag
 from cflag.paper.claims import CLAIMS, Claim, Verdict, overall
-from cflag.paper.present import shown
-from cflag.paper.summary import CellResult, Spread, Summary, spread
+from cflag.paper.scales import SCALES
+from cflag.paper.sections import NONE, first, markdown_table, marked, rows_of, section
+from cflag.paper.summary import CellResult, Summary
 
 Ledger = dict[str, dict[str, Summary]]
 """Summaries by campaign and scale."""
 
-SIGNS: dict[Verdict | None, str] = {"yes": "✔ supported", "open": "~ open", "no": "✘ not supported", None: "–"}
-ABOUT = {
-    "lite": "small CNN, images at 16×16, a fifth to two fifths of them, 50 rounds of one step, SGD",
-    "cpu": "ResNet-18 (7×7 stem) or ResNet-50, a fifth to two fifths of the images, 10 rounds of one epoch, SGD",
-    "paper": "the paper's own settings",
-}
+SIGNS: dict[Verdict | None, str] = {"yes": "✔ supported", "open": "~ open", "no": "✘ not supported", None: NONE}
 INTRODUCTION = """\
 <!-- Written by `cflag ledger` from the summaries in results/; change those, not this. -->
 # The paper's tables and figures, and ours
 
-Every number of the paper (Keshri, Shah, Prasad, AISTATS 2025) that can be compared stands here beside ours: mean ±
-standard deviation over seeds, in percent. **Acc** is the mean accuracy over all tasks after the last, **Forget** the
-mean of a_ii − a_Si; below zero, tasks got better after they were learned. *printed* is what the paper prints, *lite*,
-*cpu* and *paper* are our runs at that scale; *to C-FLAG* is a method's Acc minus C-FLAG's. Costs are a run's own:
-gradient evaluations in thousands of samples, megabytes up and down.
+Every number of the paper (Keshri, Shah, Prasad, AISTATS 2025) that can be compared is here beside ours: mean ± standard
+deviation over seeds, in percent. **Acc** is the mean accuracy over all tasks after the last, **Forget** the mean of
+a_ii − a_Si; below zero, tasks got better after they were learned. *printed* is what the paper prints, the other columns
+are our runs at the scale they name; *to C-FLAG* (or *to C-FLAG-SGD*) is a method's Acc minus that of C-FLAG
+(C-FLAG-SGD). Costs are per run: gradient evaluations in thousands of samples, megabytes up and down.
+
+## Which C-FLAG
+
+- *C-FLAG, as in the paper's experiments* is Algorithm 1 with mini-batch gradients and Adam.
+- *C-FLAG, delayed gradients* is Algorithm 1 with the gradients that it prescribes.
+- *C-FLAG-SGD* is our variant, not the paper's algorithm: mini-batch gradients, no drift correction, the interference
+  rule only, and memory gradients weighted by memory samples. What it does is no evidence about Algorithm 1.
+
+Printed numbers and the paper's claims are about the paper's own C-FLAG. Where only C-FLAG-SGD was run, it takes
+C-FLAG's place and the tables say so.
 
 """
 COMPARABLE = """
@@ -47,17 +52,17 @@ setting have little to forget.
 """
 
 JUDGED = """\
-A difference counts when it is larger than twice its standard error over the seeds; otherwise the claim stays open. Ours
-are taken seed by seed: one seed means the same tasks, clients and initial model for every method. A claim over several
-data sets is supported when all support it, and not when one contradicts it; in brackets how many do. *printed* is the
-same judgement of the numbers that the paper prints, over its three seeds. Three seeds are few: a t-test at 95 % would
-ask for 4.3 standard errors, so take ✔ and ✘ for the direction in which the runs point.
-
+A difference counts when it is larger than twice its standard error over the seeds; otherwise the claim stays open. Our
+differences are taken seed by seed: one seed means the same tasks, clients and initial model for every method. A claim
+about several data sets is supported when all of them support it, and not supported when one contradicts it; in brackets
+is how many support it. *printed* is the same judgement of the numbers that the paper prints, over its three seeds.
+Three seeds are few: a t-test at 95 % would ask for 4.3 standard errors, so read ✔ and ✘ as the direction in which the
+runs point.
 """
 
 
 def keep(folders: Iterable[Path], into: Path) -> None:
-    """Copy the summaries and figures of campaigns that were run into the ledger's folder."""
+    """Copy the summaries and figures of campaigns into the ledger's folder."""
     for folder in folders:
         found = [folder / f"{name}.json" for name in CAMPAIGNS if (folder / f"{name}.json").is_file()]
         if not found:
@@ -71,7 +76,7 @@ def keep(folders: Iterable[Path], into: Path) -> None:
 
 
 def write_ledger(docs: Path) -> Path:
-    """Write results.md from what is in results/."""
+    """Write results.md from the summaries in results/."""
     path = docs / "results.md"
     write_atomically(path, make_ledger(docs / "results").encode())
     return path
@@ -87,7 +92,7 @@ def make_ledger(folder: Path) -> str:
         summary = _load(path)
         ledger.setdefault(summary.campaign, {})[summary.scale] = summary
     parts = [INTRODUCTION, _scales(ledger), COMPARABLE, _claims(ledger)]
-    parts += [_section(CAMPAIGNS[name], ledger[name], folder) for name in CAMPAIGNS if name in ledger]
+    parts += [section(CAMPAIGNS[name], ledger[name], folder) for name in CAMPAIGNS if name in ledger]
     missing = [name for name in CAMPAIGNS if name not in ledger]
     if missing:
         parts.append(f"\n## Not run\n\n{', '.join(missing)}\n")
@@ -101,14 +106,6 @@ def _load(path: Path) -> Summary:
         raise UserError(f"{path} is not a summary that cflag reproduce wrote ({error})") from None
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    rule = ["---"] * left + ["---:"] * (len(heads) - left)
-    return "".join(f"| {' | '.join(row)} |\n" for row in [heads, rule, *rows])
-
-
-# --- at a glance -----------------------------------------------------------------------------------------
-
-
 def _scales(ledger: Ledger) -> str:
     """Say which campaigns were run at which scale, and what the scales are."""
     rows = []
@@ -116,16 +113,23 @@ def _scales(ledger: Ledger) -> str:
         counts = [_count(ledger.get(name, {}).get(scale)) for scale in SCALES]
         link = f"[`{name}`](#{name})" if name in ledger else f"`{name}`"
         rows.append([link, campaign.title, *counts])
-    about = "".join(f"- `{scale}`: {ABOUT[scale]}\n" for scale in SCALES)
-    table = _table(["", "", *SCALES], rows, 2)
+    about = "".join(f"- `{name}`: {scale.about}; {_rows_at(name)}\n" for name, scale in SCALES.items())
+    table = markdown_table(["", "", *SCALES], rows, 2)
     return f"## What was run\n\n{table}\nCells with results, of those asked for. The scales:\n\n{about}"
+
+
+def _rows_at(scale: str) -> str:
+    return " and ".join(f"*{label(name, scale)}*" for name in SCALES[scale].cflag)
 
 
 def _count(summary: Summary | None) -> str:
     if summary is None:
-        return "–"
+        return NONE
     done = sum(1 for e in summary.entries if e.accuracy)
     return f"{done} of {len(summary.entries)} ({sum(len(e.seeds) for e in summary.entries)} runs)"
+
+
+# --- claims ----------------------------------------------------------------------------------------------
 
 
 def _claims(ledger: Ledger) -> str:
@@ -136,14 +140,25 @@ def _claims(ledger: Ledger) -> str:
         summaries = ledger.get(claim.campaign, {})
         verdicts = [_verdict(claim, _as_printed(summaries)), *(_verdict(claim, summaries.get(s)) for s in scales)]
         rows.append([claim.says, f"`{claim.campaign}`", *verdicts])
-    heads = ["the paper says", "where", "printed", *(f"{s} {_mark(s)}".strip() for s in scales)]
+    heads = ["the paper says", "where", "printed", *(f"{marked(s)}, {_judged_on(ledger, s)}" for s in scales)]
     details = "".join(_details(claim, ledger) for claim in CLAIMS)
+    judged = "; ".join(f"at `{s}` on {_judged_on(ledger, s)}" for s in scales)
     return (
-        "\n## What the paper says, and what our runs say\n\n"
-        + JUDGED
-        + _table(heads, rows, len(heads))
+        f"\n## What the paper says, and what our runs say\n\n{JUDGED}"
+        f"\nClaims about C-FLAG are judged {judged}.\n\n"
+        + markdown_table(heads, rows, len(heads))
         + f"\n<details><summary>Evidence for each</summary>\n\n{details}\n</details>\n"
     )
+
+
+def _judged_on(ledger: Ledger, scale: str) -> str:
+    """Name the variants of C-FLAG that claims are judged on at a scale; campaigns may differ."""
+    found = [
+        main_cflag([e.method for e in by_scale[scale].entries if e.accuracy])
+        for by_scale in ledger.values()
+        if scale in by_scale
+    ]
+    return " or ".join(dict.fromkeys(label(name, scale) for name in found if name)) or "no C-FLAG"
 
 
 def _verdict(claim: Claim, summary: Summary | None) -> str:
@@ -152,179 +167,25 @@ def _verdict(claim: Claim, summary: Summary | None) -> str:
     judgements = claim.judge(summary)
     if len(judgements) < 2:
         return SIGNS[overall(judgements)]
-    supported = sum(f.verdict == "yes" for f in judgements)
+    supported = sum(j.verdict == "yes" for j in judgements)
     return f"{SIGNS[overall(judgements)]} ({supported} of {len(judgements)})"
 
 
 def _as_printed(by_scale: dict[str, Summary]) -> Summary | None:
-    """Return the paper's own numbers in the place of ours, where it prints them."""
+    """Return the paper's own numbers as if they were ours, where it prints them."""
     if not by_scale:
         return None
     entries = [
         CellResult(e.group, e.method, e.at, list(SEEDS), e.paper_accuracy, e.paper_forgetting)
-        for e in map(_any, _rows(by_scale))
+        for e in map(first, rows_of(by_scale))
     ]
     return replace(next(iter(by_scale.values())), entries=entries)
 
 
 def _details(claim: Claim, ledger: Ledger) -> str:
     lines = [
-        f"  - {scale}, {f.part}: {SIGNS[f.verdict]}; {f.evidence}\n"
+        f"  - {scale}, {j.part}: {SIGNS[j.verdict]}; {j.evidence}\n"
         for scale, summary in ledger.get(claim.campaign, {}).items()
-        for f in claim.judge(summary)
+        for j in claim.judge(summary)
     ]
     return f"- {claim.says}\n{''.join(lines)}" if lines else ""
-
-
-def _mark(scale: str) -> str:
-    return "" if scale == "paper" else "≠"
-
-
-# --- one campaign ----------------------------------------------------------------------------------------
-
-
-def _section(campaign: Campaign, by_scale: dict[str, Summary], folder: Path) -> str:
-    """Return a campaign's part: how it was made, its numbers, its figure."""
-    rows = _rows(by_scale)
-    groups = dict.fromkeys(_any(row).group for row in rows)
-    made = "".join(_provenance(summary) for summary in by_scale.values())
-    tables = "".join(_group(campaign, [r for r in rows if _any(r).group == g], list(by_scale)) for g in groups)
-    pictures = "".join(
-        f"\n![{campaign.title}, scale {scale}](results/{scale}/{campaign.name}.png)\n"
-        for scale in by_scale
-        if (folder / scale / f"{campaign.name}.png").is_file()
-    )
-    return f"\n## {campaign.name}\n\n{campaign.title}.\n\n{made}{tables}{pictures}"
-
-
-def _provenance(summary: Summary) -> str:
-    seeds = sorted({seed for entry in summary.entries for seed in entry.seeds})
-    scale = f"scale `{summary.scale}` {_mark(summary.scale)}".strip()
-    text = (
-        f"- {scale}: `{summary.command}`, seeds {', '.join(map(str, seeds))}, {summary.date}, commit {summary.commit}\n"
-    )
-    return text + "".join(f"  - failed: {line}\n" for line in summary.failed)
-
-
-Row = dict[str, CellResult]
-"""One method in one cell, by scale."""
-Column = tuple[str, Callable[[Row], str]]
-
-
-def _rows(by_scale: dict[str, Summary]) -> list[Row]:
-    """Bring the entries of several scales together, in the campaign's order."""
-    rows: dict[tuple[str, str, float | None], Row] = {}
-    for scale, summary in by_scale.items():
-        for entry in summary.entries:
-            rows.setdefault((entry.group, entry.method, entry.at), {})[scale] = entry
-    return list(rows.values())
-
-
-def _any(row: Row) -> CellResult:
-    """Return an entry of a row, for what does not depend on the scale."""
-    return next(iter(row.values()))
-
-
-def _group(campaign: Campaign, rows: Sequence[Row], scales: Sequence[str]) -> str:
-    """Return the table of one data set: a row a method, columns for the paper and for each scale."""
-    columns = [(head, [cell(row) for row in rows]) for head, cell in _columns(campaign, rows, scales)]
-    columns = [(head, cells) for head, cells in columns if set(cells) != {NONE}]
-    lines = [[_label(row), *(cells[k] for _, cells in columns)] for k, row in enumerate(rows)]
-    slips = "".join(f"\n‡ {_label(row)}: {_any(row).slip}.\n" for row in rows if _any(row).slip)
-    order = "".join(_order(scale, rows) for scale in scales) if campaign.kind == "table" else ""
-    return f"\n**{_any(rows[0]).group}**\n\n{_table(['', *(head for head, _ in columns)], lines)}{slips}{order}"
-
-
-def _columns(campaign: Campaign, rows: Sequence[Row], scales: Sequence[str]) -> list[Column]:
-    marked = [(scale, f"{scale} {_mark(scale)}".strip()) for scale in scales]
-    columns: list[Column] = []
-    for name, ours, theirs in (
-        ("Acc", _ours_accuracy, lambda e: e.paper_accuracy),
-        ("Forget", _ours_forgetting, lambda e: e.paper_forgetting),
-    ):
-        columns.append((f"{name}, printed", _printed(theirs)))
-        columns += [(f"{name}, {head}", _at(scale, ours)) for scale, head in marked]
-        if name == "Acc" and campaign.kind == "table":
-            columns.append(("to C-FLAG, printed", _to_hero(rows, None)))
-            columns += [(f"to C-FLAG, {head}", _to_hero(rows, scale)) for scale, head in marked]
-    if campaign.kind == "tasks":
-        count = max(len((e.after_tasks or [[]])[0]) for row in rows for e in row.values())
-        columns = [(f"after {k + 1}, {head}", _at(scale, _stage(k))) for scale, head in marked for k in range(count)]
-    if campaign.kind == "gamma":
-        columns += [(f"variation of Γ, {head}", _at(scale, _variation)) for scale, head in marked]
-    for scale, head in marked:
-        columns.append((f"k gradients, {head}", _at(scale, lambda e: _number(e.gradients))))
-        columns.append((f"MB, {head}", _at(scale, lambda e: _number(e.megabytes))))
-        columns.append((f"seeds, {head}", _at(scale, lambda e: str(len(e.seeds)))))
-    return columns
-
-
-NONE = "–"
-
-
-def _label(row: Row) -> str:
-    entry = _any(row)
-    name = NAMES.get(entry.method, entry.method)
-    return name if entry.at is None else f"{name}, {entry.at:g}"
-
-
-def _ours_accuracy(entry: CellResult) -> str:
-    return shown(entry.accuracy)
-
-
-def _ours_forgetting(entry: CellResult) -> str:
-    return shown(entry.forgetting)
-
-
-def _variation(entry: CellResult) -> str:
-    return shown(spread(entry.gamma_variation or [], 5), 3)
-
-
-def _stage(k: int) -> Callable[[CellResult], str]:
-    return lambda entry: shown(spread([row[k] for row in entry.after_tasks or []]))
-
-
-def _number(value: float | None) -> str:
-    return NONE if value is None else f"{value:,.0f}"
-
-
-def _at(scale: str, cell: Callable[[CellResult], str]) -> Callable[[Row], str]:
-    return lambda row: cell(row[scale]) if scale in row else NONE
-
-
-def _printed(pick: Callable[[CellResult], Spread | None]) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
-        entry = _any(row)
-        return shown(pick(entry)) + (" ‡" if entry.slip and pick(entry) else "")
-
-    return cell
-
-
-def _mean(row: Row, scale: str | None) -> float | None:
-    """Return a row's accuracy, ours at a scale or the paper's."""
-    if scale is not None and scale not in row:
-        return None
-    spread = _any(row).paper_accuracy if scale is None else row[scale].accuracy
-    return spread[0] if spread else None
-
-
-def _to_hero(rows: Sequence[Row], scale: str | None) -> Callable[[Row], str]:
-    hero = next((_mean(row, scale) for row in rows if _any(row).method == "cflag"), None)
-
-    def cell(row: Row) -> str:
-        mine = _mean(row, scale)
-        return NONE if mine is None or hero is None or _any(row).method == "cflag" else f"{mine - hero:+.1f}"
-
-    return cell
-
-
-def _order(scale: str, rows: Sequence[Row]) -> str:
-    """Say how many pairs of methods stand in the paper's order."""
-    means = [(a, b) for row in rows if (a := _mean(row, None)) is not None and (b := _mean(row, scale)) is not None]
-    pairs = list(combinations(means, 2))
-    same = sum((a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in pairs)
-    return (
-        f"\nScale `{scale}`: {same} of {len(pairs)} pairs of methods stand in the paper's order by Acc.\n"
-        if pairs
-        else ""
-    )

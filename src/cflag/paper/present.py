@@ -11,9 +11,9 @@ from rich import box
 from rich.table import Table
 
 from cflag.files import write_atomically, write_json
-from cflag.paper.campaigns import NAMES, Campaign
+from cflag.paper.campaigns import CFLAG_VARIANTS, VARIANTS, Campaign, label, main_cflag
 from cflag.paper.summary import CellResult, Spread, Summary, spread
-from cflag.results.figures import COLOURS, new_panels, save
+from cflag.results.figures import COLOURS, INK, new_panels, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +30,7 @@ def shown(spread: Spread | None, digits: int = 1) -> str:
 
 Pick = Callable[[CellResult], Spread | None]
 
+BORROWED = "§ printed for C-FLAG; C-FLAG-SGD is a variant of it, not the paper's algorithm."
 HEADS = ("", "", "Acc, paper", "Acc, ours", "Forget, paper", "Forget, ours", "seeds")
 
 
@@ -37,11 +38,12 @@ def rows(summary: Summary) -> list[list[str]]:
     """Return a row for each cell and method."""
     out = []
     for e in summary.entries:
-        label = NAMES.get(e.method, e.method) if e.at is None else f"{NAMES.get(e.method, e.method)}, {e.at:g}"
-        mark = " ‡" if e.slip else ""
+        name = label(e.method, summary.scale)
+        name = name if e.at is None else f"{name}, {e.at:g}"
+        mark = (" §" if e.method == "cflag-sgd" and e.paper_accuracy else "") + (" ‡" if e.slip else "")
         paper = (shown(e.paper_accuracy) + mark, shown(e.paper_forgetting) + mark)
         counts = str(len(e.seeds))
-        out.append([e.group, label, paper[0], shown(e.accuracy), paper[1], shown(e.forgetting), counts])
+        out.append([e.group, name, paper[0], shown(e.accuracy), paper[1], shown(e.forgetting), counts])
     return out
 
 
@@ -56,13 +58,16 @@ def as_text(campaign: Campaign, summary: Summary) -> Table:
     for row in rows(summary):
         table.add_row("" if row[0] == last else row[0], *row[1:])
         last = row[0]
+        if "§" in row[2]:
+            table.caption, table.caption_justify = BORROWED, "left"
     return table
 
 
 def as_markdown(summary: Summary) -> str:
     """Return the table as Markdown."""
     lines = [list(HEADS), ["---", "---", *["---:"] * 5], *rows(summary)]
-    notes = [f"‡ {e.group}, {NAMES.get(e.method, e.method)}: {e.slip}." for e in summary.entries if e.slip]
+    notes = [f"‡ {e.group}, {label(e.method)}: {e.slip}." for e in summary.entries if e.slip]
+    notes += [BORROWED] if any("§" in row[2] for row in rows(summary)) else []
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "".join(f"\n{note}\n" for note in notes)
 
 
@@ -77,7 +82,7 @@ def write(campaign: Campaign, summary: Summary, stem: Path) -> list[Path]:
 
 
 def draw(campaign: Campaign, summary: Summary) -> Figure:
-    """Draw the campaign's figure: a column a group, a line a method; a sweep has Acc above, Forget below."""
+    """Draw the campaign's figure: a column per group, a line per row; a sweep has Acc above, Forget below."""
     groups = list(dict.fromkeys(e.group for e in summary.entries))
     rows = 2 if campaign.kind == "sweep" else 1
     figure, panels = new_panels(rows, len(groups), 4.6, 3.4 if rows == 1 else 2.6)
@@ -86,12 +91,12 @@ def draw(campaign: Campaign, summary: Summary) -> Figure:
         above, below = panels[column], panels[-len(groups) + column]
         above.set_title(f"{group} ({summary.scale})", fontsize=11)
         if campaign.kind == "tasks":
-            _draw_tasks(above, entries)
+            _draw_tasks(above, entries, summary.scale)
         elif campaign.kind == "gamma":
-            _draw_gamma(above, entries)
+            _draw_gamma(above, entries, summary.scale)
         else:
-            _draw_sweep(above, entries, lambda e: e.accuracies, lambda e: e.paper_accuracy)
-            _draw_sweep(below, entries, lambda e: e.forgettings, lambda e: e.paper_forgetting)
+            _draw_sweep(above, entries, summary.scale, lambda e: e.accuracies, lambda e: e.paper_accuracy)
+            _draw_sweep(below, entries, summary.scale, lambda e: e.forgettings, lambda e: e.paper_forgetting)
             below.set_xlabel(campaign.axis)
             above.set_ylabel("Acc (%)")
             below.set_ylabel("Forget (%)")
@@ -100,27 +105,29 @@ def draw(campaign: Campaign, summary: Summary) -> Figure:
 
 
 def _legend(figure: Figure) -> None:
-    """One legend for all panels, below them, where it hides no line."""
-    named = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    """One legend for all panels, below them, where it hides no line; in as many columns as fit."""
+    named = {name: line for axes in figure.axes for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    widths = [(len(name) + 8) / 14 for name in named]  # in inches: a line's sample and its name
     if named:
-        figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=min(6, len(named)),
+        columns = len(named) if sum(widths) <= figure.get_figwidth() else int(figure.get_figwidth() / max(widths))
+        figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=max(1, columns),
                       frameon=False, fontsize=9)  # fmt: skip
 
 
-def _draw_tasks(axes: Axes, entries: Sequence[CellResult]) -> None:
+def _draw_tasks(axes: Axes, entries: Sequence[CellResult], scale: str) -> None:
     for e in entries:
         if e.after_tasks:
             means = [fmean(column) for column in zip(*e.after_tasks, strict=True)]
             tasks = range(1, len(means) + 1)
-            axes.plot(tasks, means, marker="o", ms=4, **_look(e.method))
+            axes.plot(tasks, means, marker="o", ms=4, **_look(e.method, scale))
             axes.set_xticks(tasks)
     axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)")
 
 
 def _draw_sweep(
-    axes: Axes, entries: Sequence[CellResult], ours: Callable[[CellResult], list[float]], theirs: Pick
+    axes: Axes, entries: Sequence[CellResult], scale: str, ours: Callable[[CellResult], list[float]], theirs: Pick
 ) -> None:
-    """Draw a line a method, over the seeds that all its points have: others would bend it."""
+    """Draw a line per row, over the seeds that all its points have, so that no seed shows in a part of it only."""
     values = sorted({e.at for e in entries if e.at is not None})
     for method in dict.fromkeys(e.method for e in entries):
         mine = [e for e in entries if e.method == method and e.seeds]
@@ -131,28 +138,34 @@ def _draw_sweep(
             if found and e.at is not None:
                 points.append((values.index(e.at), found))
         axes.errorbar([x for x, _ in points], [mean for _, (mean, _) in points], [d or 0.0 for _, (_, d) in points],
-                      marker="o", ms=4, capsize=3, **_look(method))  # fmt: skip
+                      marker="o", ms=4, capsize=3, **_look(method, scale))  # fmt: skip
     printed = sorted((values.index(e.at), s[0]) for e in entries if e.at is not None and (s := theirs(e)))
     if printed:
-        axes.plot(*zip(*printed, strict=True), marker="x", ls="--", color="#22303c", label="printed in the paper")
+        look: dict[str, Any] = {"marker": "x", "ls": ":", "color": INK, "label": "C-FLAG, printed in the paper"}
+        axes.plot(*zip(*printed, strict=True), **look)
     axes.set_xticks(range(len(values)), [f"{v:g}" for v in values])
 
 
-def _draw_gamma(axes: Axes, entries: Sequence[CellResult]) -> None:
-    for k, e in enumerate(entries):
+def _draw_gamma(axes: Axes, entries: Sequence[CellResult], scale: str) -> None:
+    """Draw a line per row and ζ; the colour tells ζ."""
+    zetas = list(dict.fromkeys(e.at for e in entries))
+    for e in entries:
         points = [(t, v) for t, v in enumerate(e.gamma or [], 1) if v is not None]
         if points:
-            axes.plot(*zip(*points, strict=True), color=COLOURS[k], lw=1, label=f"ζ = {e.at:g}")
-    axes.axhline(0, color="#22303c", lw=0.8)
+            look = {**_look(e.method, scale), "color": COLOURS[zetas.index(e.at)], "lw": 1}
+            axes.plot(*zip(*points, strict=True), **{**look, "label": f"{look['label']}, ζ = {e.at:g}"})
+    axes.axhline(0, color=INK, lw=0.8)
     axes.set(xlabel="round", ylabel="Γ(t), mean over seeds")
 
 
-def _look(method: str) -> dict[str, Any]:
-    """A method looks the same in all figures; C-FLAG's line is the thick one."""
-    place = list(NAMES).index(method)
+def _look(name: str, scale: str) -> dict[str, Any]:
+    """A row looks the same in all figures; the lines of C-FLAG are the thick ones, delayed gradients dashed."""
+    own = main_cflag([name]) is not None
+    place = 0 if own else list(VARIANTS).index(name) - len(CFLAG_VARIANTS) + 1
     return {
         "color": COLOURS[place % len(COLOURS)],
-        "lw": 2.4 if method == "cflag" else 1.4,
-        "label": NAMES[method],
-        "zorder": 3 if method == "cflag" else 2,
+        "lw": 2.4 if own else 1.4,
+        "ls": "--" if name == "cflag" else "-",
+        "label": label(name, scale),
+        "zorder": 3 if own else 2,
     }

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from cflag.compare import Job, prepare, price, run_all
 from cflag.config import Config
-from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError
 from cflag.experiment import Experiment
 from cflag.learning.synthesis import SynthesisOptions
@@ -34,10 +33,10 @@ def carry_out(jobs: Sequence[Job], at_once: int, watch: Callable[[Sequence[Job]]
     return failed
 
 
-def with_loggers(jobs: Sequence[Job], log: str) -> list[Job]:
-    """Return the runs with loggers attached."""
+def with_loggers(jobs: Sequence[Job], log: str, plugins: Sequence[str] = ()) -> list[Job]:
+    """Return the runs with loggers attached, which may be a plugin's."""
     require_loggers(log)
-    return [replace(job, config=replace(job.config, log=log)) for job in jobs]
+    return [replace(job, config=replace(job.config, log=log, plugins=tuple(plugins))) for job in jobs]
 
 
 @dataclass(frozen=True)
@@ -86,14 +85,14 @@ def _settings(method: str) -> object:
 def _speed(config: Config) -> tuple[float, int]:
     """Time a short round; return the seconds of one gradient evaluation, and how many samples a test has."""
     experiment = Experiment(config)
-    server, engine = experiment.server(), LocalEngine(experiment.host(), workers=1)
-    server.sizes = engine.sizes(0)
+    session = experiment.session()
+    session.enter(0)
     times = []
     with one_thread():
         for _ in range(2):
             began = time.perf_counter()
-            engine.converse(experiment.method.round(server), server)
-            times.append((time.perf_counter() - began) / max(1, engine.settle().cost.current))
+            session.round()
+            times.append((time.perf_counter() - began) / max(1, session.engine.settle().cost.current))
     return min(times), len(experiment.benchmark.source.test)
 
 

@@ -1,4 +1,4 @@
-"""A campaign's numbers beside the paper's, as a summary that is small enough to keep."""
+"""A campaign's numbers beside the paper's, as a summary small enough to commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from cflag.paper.campaigns import Campaign, Cell, Scale
+from cflag.paper.campaigns import Campaign, Cell, Variant
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
 
@@ -22,10 +22,11 @@ Spread = tuple[float, float | None]
 
 @dataclass(frozen=True)
 class CellResult:
-    """One method in one cell: ours, and the paper's where it prints one."""
+    """One row in one cell: our numbers, and the paper's where it prints them."""
 
     group: str
     method: str
+    """The variant's name."""
     at: float | None
     seeds: list[int]
     accuracy: Spread | None
@@ -35,14 +36,14 @@ class CellResult:
     slip: str = ""
     """Why the printed number cannot be right, where it cannot."""
     gradients: float | None = None
-    """Gradient evaluations of a run, in thousands of samples, current and memory."""
+    """Gradient evaluations per run, in thousands of samples, current and memory."""
     megabytes: float | None = None
-    """What a run sends, up and down."""
+    """Megabytes sent per run, up and down."""
     accuracies: list[float] = field(default_factory=list)
     """Acc of each seed; one seed means the same tasks and clients for all methods, so differences are taken by seed."""
     forgettings: list[float] = field(default_factory=list)
     after_tasks: list[list[float]] | None = None
-    """Mean accuracy on the tasks learned so far, after each; a list a seed."""
+    """Mean accuracy on the tasks learned so far, after each; one list per seed."""
     gamma: list[float | None] | None = None
     """Γ(t) of each round, mean over seeds."""
     gamma_variation: list[float] | None = None
@@ -70,21 +71,21 @@ class Summary:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Summary:
-        """Take back what `to_dict` returned."""
+        """Make a summary from what `to_dict` returned."""
         entries = [CellResult(**entry) for entry in raw["entries"]]
         return cls(**{**raw, "entries": entries})
 
 
 def summarise(
-    campaign: Campaign, scale: Scale, seeds: Sequence[int], out: Path, command: str, failed: Sequence[str] = ()
+    campaign: Campaign, scale: str, seeds: Sequence[int], out: Path, command: str, failed: Sequence[str] = ()
 ) -> Summary:
     """Read the finished runs of a campaign."""
     entries, everything = [], []
     for cell in campaign.cells:
-        for method in cell.methods:
-            jobs = replace(cell, methods=(method,)).jobs(scale, seeds, out)
+        for variant in cell.variants(scale):
+            jobs = replace(cell, rows=(variant.name,)).jobs(scale, seeds, out)
             results = [Result.load(job.folder) for job in jobs if RunFolder(job.folder).finished]
-            entries.append(_entry(campaign, cell, method, results))
+            entries.append(_entry(campaign, cell, variant, results))
             everything += results
     commits = sorted({result.versions.get("commit", "installed") for result in everything})
     return Summary(campaign.name, scale, command, _last_day(everything), ", ".join(commits), entries, list(failed))
@@ -95,12 +96,12 @@ def _last_day(results: Sequence[Result]) -> str:
     return datetime.fromtimestamp(max(ends), UTC).date().isoformat() if ends else ""
 
 
-def _entry(campaign: Campaign, cell: Cell, method: str, results: Sequence[Result]) -> CellResult:
-    row = f"{cell.at:g}" if campaign.name == "table-clients" and cell.at else method
+def _entry(campaign: Campaign, cell: Cell, variant: Variant, results: Sequence[Result]) -> CellResult:
+    row = printed_row(campaign.name, variant, cell.at)
     paper = _printed_pair(printed().get(campaign.name, {}).get(cell.group, {}).get(row))
     return CellResult(
         group=cell.group,
-        method=method,
+        method=variant.name,
         at=cell.at,
         seeds=[result.seed for result in results],
         accuracy=spread([100 * r.average_accuracy for r in results]),
@@ -118,6 +119,11 @@ def _entry(campaign: Campaign, cell: Cell, method: str, results: Sequence[Result
     )
 
 
+def printed_row(table: str, variant: Variant, at: float | None) -> str | None:
+    """Return the key under which the paper's tables have a row: its method, or the clients in a sweep over them."""
+    return f"{at:g}" if table == "table-clients" and at and variant.printed else variant.printed
+
+
 @cache
 def printed() -> dict[str, Any]:
     """Return what the paper prints."""
@@ -132,7 +138,7 @@ def _printed_pair(values: Sequence[float] | None) -> tuple[Spread | None, Spread
     return (values[0], values[1]), (values[2], values[3])
 
 
-def _slip(table: str, source: str, method: str) -> str:
+def _slip(table: str, source: str, method: str | None) -> str:
     found = [s["why"] for s in printed()["slip"] if (s["table"], s["source"], s["method"]) == (table, source, method)]
     return str(found[0]) if found else ""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cflag.errors import UserError
-from cflag.report import parts
+from cflag.report import measured, parts
 from cflag.results import table
 from cflag.results.folder import RunFolder, runs_in
 from cflag.results.result import Result
@@ -55,19 +55,19 @@ def make_page(results: Sequence[Result], title: str) -> str:
 
 
 def _sections(results: Sequence[Result], key: str) -> list[tuple[str, str, str]]:
-    """Return the parts for one benchmark: a key, a heading, what is below it."""
+    """Return the parts for one benchmark: a key, a heading, what is below it; those without content are left out."""
     groups = parts.by_method(results)
-    return [
+    sections = [
         (f"{key}summary", "Summary", parts.cards(results)),
         (f"{key}methods", "Methods and costs", parts.methods_table(results)),
         (f"{key}curves", "Accuracy after each task", parts.accuracy(groups, key)),
         (f"{key}matrices", "Accuracy matrices", parts.matrices(groups, key)),
-        (f"{key}forgetting", "Forgetting term Γ(t)", parts.gamma(groups, key)),
-        (f"{key}rates", "Adaptive rates", parts.rates(groups, key)),
+        *measured.sections(groups, key),
         (f"{key}clients", "Clients", parts.clients(groups, key)),
         (f"{key}classes", "Who has which classes", parts.partition(results[0], key)),
         (f"{key}config", "Config", parts.configs(groups)),
     ]
+    return [section for section in sections if section[2]]
 
 
 def by_benchmark(results: Sequence[Result]) -> dict[str, list[Result]]:

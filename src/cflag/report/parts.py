@@ -7,17 +7,15 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
-from cflag.config import resolve
-from cflag.data.benchmark import Benchmark
-from cflag.errors import CflagError
-from cflag.report.svg import Line, Rug, curves, heat
+from cflag.report.svg import Line, curves, heat
 from cflag.results import table
+from cflag.results.folder import RunFolder
 from cflag.results.result import Result
 
 COLOURS = 8
+"""How many the page has."""
 MOST_CLIENTS, MOST_CLASSES = 60, 200
-INTERFERENCE, TRANSFERENCE = 1, 2
-"""Their colours."""
+"""How many can be drawn."""
 
 Groups = dict[str, list[Result]]
 """The runs of each method, in the order in which methods appear."""
@@ -105,57 +103,6 @@ def matrices(groups: Groups, key: str) -> str:
     return f'<div class="grid3">{"".join(drawn)}</div>'
 
 
-def gamma(groups: Groups, key: str) -> str:
-    """Draw Γ(t) of each method that measures it."""
-    lines, marks = [], list[tuple[float, str]]()
-    for k, (method, results) in enumerate(groups.items()):
-        records = results[0].metrics
-        points = [(float(t), float(r["gamma"])) for t, r in enumerate(records, 1) if r.get("gamma") is not None]
-        lines.append(Line(method, points, k % COLOURS, dots=False))
-        if points and not marks:
-            marks = _task_marks(records)
-    return figure(f"{key}gamma", "", curves(lines, "round", "Γ(t)", marks))
-
-
-def _task_marks(records: Sequence[dict[str, Any]]) -> list[tuple[float, str]]:
-    return [(t - 0.5, f"task {r['task']}") for t, r in enumerate(records, 1) if r["round"] == 1 and t > 1]
-
-
-def rates(groups: Groups, key: str) -> str:
-    """Draw α_i and β_i as means over clients, with the rounds marked in which clients interfere or agree."""
-    drawn = []
-    for method, results in groups.items():
-        records = results[0].metrics
-        if not any("alpha" in r["clients"] for r in records):
-            continue
-        marks, what = _task_marks(records), f"{method}, seed {results[0].seed}"
-        shares = {case: _share(records, case) for case in ("interference", "transference")}
-        lines = [Line(name, _column_mean(records, column), colour, dots=False)
-                 for column, name, colour in (("alpha", "mean α_i", 0), ("beta", "mean β_i", 3))]  # fmt: skip
-        rugs = [Rug(f"{case} in most clients", [t for t, share in shares[case] if share > 50], colour)
-                for case, colour in (("interference", INTERFERENCE), ("transference", TRANSFERENCE))]  # fmt: skip
-        drawn.append(figure(f"{key}rates-{method}", f"{what}: rates", curves(lines, "round", "rate", marks, rugs)))
-        cases = [Line("interference", shares["interference"], INTERFERENCE, dots=False),
-                 Line("transference", shares["transference"], TRANSFERENCE, dots=False)]  # fmt: skip
-        picture = curves(cases, "round", "clients (%)", marks)
-        drawn.append(figure(f"{key}cases-{method}", f"{what}: how current and memory gradients meet", picture))
-    return f'<div class="grid2">{"".join(drawn)}</div>' if drawn else _none("no method here adapts its rates")
-
-
-def _column_mean(records: Sequence[dict[str, Any]], key: str) -> list[tuple[float, float]]:
-    points = []
-    for t, record in enumerate(records, 1):
-        values = [v for v in record["clients"].get(key, []) if isinstance(v, int | float)]
-        if values:
-            points.append((float(t), fmean(values)))
-    return points
-
-
-def _share(records: Sequence[dict[str, Any]], case: str) -> list[tuple[float, float]]:
-    rows = [(t, r["clients"]["case"]) for t, r in enumerate(records, 1) if r["clients"].get("case")]
-    return [(float(t), 100 * cases.count(case) / len(cases)) for t, cases in rows]
-
-
 def clients(groups: Groups, key: str) -> str:
     """Draw how well the final model does at each client, task by task."""
     drawn = []
@@ -170,27 +117,17 @@ def clients(groups: Groups, key: str) -> str:
 
 
 def partition(result: Result, key: str) -> str:
-    """Draw how many training samples of each class each client has; needs the data."""
-    try:
-        config = resolve(result.config)
-        from cflag.data import sources
-
-        benchmark = Benchmark(sources.load(config.source, sources.data_dir_or_default(config.data_dir)), config)
-    except CflagError as error:
-        return _none(str(error).partition(";")[0])
-    if benchmark.clients > MOST_CLIENTS or benchmark.source.classes > MOST_CLASSES:
+    """Draw how many training samples of each class each client has; nothing where the run folder does not say."""
+    tasks = RunFolder(result.folder).class_counts() if result.folder is not None else None
+    if tasks is None:
+        return ""
+    classes = dict.fromkeys(label for task in tasks for label in task)
+    clients = len(next(iter(tasks[0].values())))
+    if clients > MOST_CLIENTS or len(classes) > MOST_CLASSES:
         return _none("too many clients or classes to draw")
-    order = list(dict.fromkeys(label for task in benchmark.tasks for label in task.classes))
-    rows: list[list[float | None]] = []
-    for client in range(benchmark.clients):
-        counts = dict.fromkeys(order, 0)
-        for task in range(len(benchmark.tasks)):
-            for label in benchmark.train(client, task).y.tolist():
-                counts[label] += 1
-        rows.append([float(counts[label]) for label in order])
-    top = max(max(c for c in row if c is not None) for row in rows)
+    rows = [[float(sum(task[c][k] for task in tasks if c in task)) for c in classes] for k in range(clients)]
     caption = f"seed {result.seed}: training samples of each class, classes in the order of the tasks"
-    return figure(f"{key}partition", caption, heat(rows, "class", "client", "", top, (0, order)))
+    return figure(f"{key}partition", caption, heat(rows, "class", "client", "", max(map(max, rows)), (0, [*classes])))
 
 
 def configs(groups: Groups) -> str:

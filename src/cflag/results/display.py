@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: progress while a run goes on, tables when it is done."""
+"""What people see in the terminal: progress during a run, tables at its end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cflag.results.table import as_text
 
 
 class PatientConsole(Console):
-    """A console whose reader may go away, as `head` does, without ending the work.
+    """A console that survives a reader which closes the pipe, as `head` does.
 
-    In a file or a pipe lines may be long, so that no number of a table is cut short.
+    In a file or a pipe lines may be long, so that no number of a table is cut off.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class PatientConsole(Console):
             self.width = max(self.width, 160)
 
     def on_broken_pipe(self) -> None:
-        """Say nothing more."""
+        """Print nothing from now on."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -47,11 +47,11 @@ class Display(Protocol):
         ...
 
     def note(self, text: str) -> None:
-        """Something happened that a person may want to know."""
+        """Something happened that people may want to know."""
         ...
 
     def stop(self) -> None:
-        """The run ended, well or not."""
+        """The run ended, successfully or not."""
         ...
 
 
@@ -72,14 +72,14 @@ class Quiet:
 
 
 class Bar:
-    """A live progress bar on a terminal; one line a task where there is none."""
+    """A live progress bar on a terminal; elsewhere one line per task."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.progress: Progress | None = None
 
     def start(self, name: str, tasks: int, rounds: int, done: int) -> None:
-        """Begin a bar for this run."""
+        """Start a bar for this run."""
         self.name, self.tasks, self.rounds = name, tasks, rounds
         if not self.console.is_terminal:
             return
@@ -118,13 +118,13 @@ class Bar:
         self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def stop(self) -> None:
-        """Take the bar down."""
+        """Remove the bar."""
         if self.progress is not None:
             self.progress.stop()
 
 
 class RoundsBar:
-    """A bar over the rounds of several runs; nothing where there is no terminal."""
+    """A bar over the rounds of several runs, on a terminal."""
 
     def __init__(self, console: Console, rounds: int | None = None) -> None:
         self.progress = Progress(
@@ -148,12 +148,12 @@ class RoundsBar:
         self.progress.stop()
 
     def advance(self, rounds: int, what: str) -> None:
-        """Some more rounds are done, of what is named."""
+        """Add finished rounds, and show what they belong to."""
         self.progress.update(self.bar, advance=rounds, description=what)
 
 
 class Overview(RoundsBar):
-    """The progress of several runs at once, counted anew each time; lines where there is no terminal."""
+    """The progress of several runs at once, counted again at every update; without a terminal one line per run."""
 
     told = 0
 
@@ -197,7 +197,7 @@ def show_results(console: Console, results: Sequence[Result]) -> None:
 
 
 def absences(result: Result) -> list[str]:
-    """Return who was missing in how many rounds, where clients are on other machines."""
+    """Return in how many rounds which client was missing, where clients are on other machines."""
     rounds = Counter(number for record in result.metrics for number in record.get("missing", {}))
     return [
         f"client {number} was missing in {count} of {len(result.metrics)} rounds; metrics.jsonl says why"
@@ -206,7 +206,7 @@ def absences(result: Result) -> list[str]:
 
 
 def written(folder: Path) -> list[str]:
-    """Return the files a reader will want to open, relative to here where that is shorter."""
+    """Return the files worth opening, with relative paths where those are shorter."""
     names = ["result.json", "metrics.jsonl", "model.safetensors"]
     names += [f"figures/{p.name}" for p in sorted((folder / "figures").glob("*.png"))]
     shown = min(os.path.relpath(folder), str(folder), key=len)

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from cflag import diagnostics
 from cflag.results.result import Result
 
 if TYPE_CHECKING:
@@ -20,10 +21,11 @@ COLOURS = ("#0b6e99", "#d1603d", "#5b8c3e", "#8a5aa3", "#b58900", "#6b7785", "#c
 def write_figures(result: Result, folder: Path) -> list[Path]:
     """Draw every figure of one run; return the files."""
     folder.mkdir(exist_ok=True)
+    records = result.metrics
     figures = {
         "accuracy_after_each_task": draw_accuracy([result]),
         "accuracy_matrix": draw_matrix(result),
-        "gamma": draw_gamma(result),
+        **{own.name: draw_measured(own, records, result.method) for own in result.figures if own.curves(records)},
     }
     return [path for name, figure in figures.items() for path in save(figure, folder / name)]
 
@@ -60,7 +62,7 @@ def new_panels(rows: int, columns: int, width: float = 5.0, height: float = 3.6)
 
 
 def draw_accuracy(results: Sequence[Result]) -> Figure:
-    """Mean accuracy over the tasks learned so far, after each task; a line a method, a band over its seeds."""
+    """Mean accuracy over the tasks learned so far, after each task; a line per method, a band over its seeds."""
     figure, axes = new_axes()
     for k, method in enumerate(dict.fromkeys(r.method for r in results)):
         runs = [r.accuracy_matrix for r in results if r.method == method]
@@ -98,27 +100,40 @@ def draw_matrix(result: Result) -> Figure:
     return figure
 
 
-def draw_gamma(result: Result) -> Figure:
-    """The forgetting term Γ(t) over rounds, with the task boundaries."""
+def draw_measured(own: diagnostics.Figure, records: Sequence[dict[str, Any]], method: str) -> Figure:
+    """A figure that a method declares: its series over the rounds, its marks below, and where tasks begin."""
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = new_axes()
-    records: list[dict[str, Any]] = result.metrics
-    points = [(t, r["gamma"]) for t, r in enumerate(records, 1) if r.get("gamma") is not None]
+    _draw_task_boundaries(axes, records)
+    curves = own.curves(records)
+    for k, (series, points) in enumerate(curves.items()):
+        axes.plot(*zip(*points, strict=True), marker=".", color=COLOURS[k % len(COLOURS)], label=series.name)
+    if own.marks is not None:
+        _draw_marks(axes, own.marks, records, first=len(curves))
+    title = f"{own.title}, {method}"
+    axes.set(xlabel="round", ylabel=own.axis_label, title=title, xlim=(0.5, len(records) + 0.5))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(y=0.15)  # room for the task names
+    if axes.get_ylim()[0] < 0 < axes.get_ylim()[1]:
+        axes.axhline(0, color=INK, linewidth=0.8)
+    if len(axes.get_legend_handles_labels()[0]) > 1:
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    return figure
+
+
+def _draw_task_boundaries(axes: Axes, records: Sequence[dict[str, Any]]) -> None:
     for t, record in enumerate(records, 1):
         if record["round"] == 1 and t > 1:
             axes.axvline(t - 0.5, color=GRID, linewidth=1)
             axes.annotate(f"task {record['task']}", (t - 0.4, 0.98), xycoords=("data", "axes fraction"), va="top",
                           fontsize=8, color="#6b7785")  # fmt: skip
-    axes.axhline(0, color=INK, linewidth=0.8)
-    axes.set(
-        xlabel="round",
-        ylabel="Γ(t)",
-        title=f"Forgetting term, {result.method}",
-        xlim=(0.5, len(records) + 0.5),
-    )
-    axes.margins(y=0.15)  # room for the task names
-    if points:
-        axes.plot(*zip(*points, strict=True), marker=".", color=COLOURS[0])
-    else:
-        axes.text(0.5, 0.5, "this method does not measure Γ(t)", transform=axes.transAxes, ha="center", color=INK)
-        axes.set_yticks([])
-    return figure
+
+
+def _draw_marks(axes: Axes, marks: diagnostics.Marks, records: Sequence[dict[str, Any]], first: int) -> None:
+    """Mark the rounds in which most clients logged a word, a row per word along the horizontal axis."""
+    for k, word in enumerate(marks.words):
+        if rounds := marks.most(records, word):
+            heights = [0.02 + 0.03 * k] * len(rounds)
+            axes.plot(rounds, heights, "s", markersize=3, color=COLOURS[(first + k) % len(COLOURS)],
+                      transform=axes.get_xaxis_transform(), label=f"{word} in most clients")  # fmt: skip

@@ -1,7 +1,8 @@
 """The run folder: config, metrics, checkpoint, result. Nothing in it is ever half written or silently replaced.
 
 config.toml          the resolved config
-metrics.jsonl        one line a round
+benchmark.json       the classes of each task, and how many samples of each every client has, where that is known
+metrics.jsonl        one line per round
 events.log           who was missing or came back, where clients are on other machines; a logger that broke
 tensorboard/, loggers.json    with `log`: TensorBoard's events, and what loggers need to go on
 checkpoint/          the server after the last round, and each client's state as of then
@@ -11,6 +12,7 @@ result.json, model.safetensors, figures/    once the run is finished
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -21,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from cflag.config import Config, load_file, resolve
+from cflag.data.benchmark import ClassCounts
 from cflag.errors import CflagError, UserError
 from cflag.files import load_state, save_state, strict_json, write_atomically, write_json
-from cflag.loggers.attach import require_loggers
-from cflag.loggers.mlflow import ARTIFACTS
 from cflag.results.result import Result
+
+ARTIFACTS = "mlruns"
+"""The folder beside the runs in which MLflow keeps copies of their files, where it has no server."""
 
 
 class RunFolder:
@@ -35,6 +39,7 @@ class RunFolder:
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events.log"
+        self.benchmark = path / "benchmark.json"
         self.checkpoints = path / "checkpoint"
         self._client_files: set[str] | None = None
 
@@ -42,7 +47,6 @@ class RunFolder:
     def create(cls, path: Path, config: Config) -> RunFolder:
         """Make a new run folder; refuse one that is already there."""
         refuse_existing(path)
-        require_loggers(config.log)
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / "config.toml", config.to_toml().encode())
@@ -56,8 +60,6 @@ class RunFolder:
         if not (path / "config.toml").is_file():
             raise UserError(f"{path} holds no run to resume: there is no config.toml in it")
         folder = cls(path)
-        if not folder.finished:
-            require_loggers(folder.config().log)
         folder.checkpoints.mkdir(exist_ok=True)
         return folder
 
@@ -66,11 +68,22 @@ class RunFolder:
         return resolve(load_file(self.path / "config.toml"))
 
     def log_to(self, log: str) -> None:
-        """Let a run that is not finished be logged elsewhere from now on, where it is not yet."""
+        """Let a run that is not finished be logged elsewhere, too, from now on."""
         config = self.config()
         if log and log != config.log and not self.finished:
-            require_loggers(log)
             write_atomically(self.path / "config.toml", replace(config, log=log).to_toml().encode())
+
+    def describe_data(self, counts: ClassCounts) -> None:
+        """Write down, once, which client got how many samples of which class."""
+        if not self.benchmark.exists():
+            write_json(self.benchmark, {"class_counts": counts})
+
+    def class_counts(self) -> ClassCounts | None:
+        """Return what `describe_data` wrote; None where nobody knows, as in deployments."""
+        if not self.benchmark.exists():
+            return None
+        tasks = json.loads(self.benchmark.read_text())["class_counts"]
+        return [{int(label): counts for label, counts in task.items()} for task in tasks]
 
     @property
     def finished(self) -> bool:
@@ -95,7 +108,7 @@ class RunFolder:
             yield
 
     def in_use(self) -> bool:
-        """Whether another process carries this run at the moment."""
+        """Whether another process runs it at the moment."""
         try:
             with open(self.path / ".lock") as file:
                 fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -114,11 +127,11 @@ class RunFolder:
             return file.tell()
 
     def rounds_done(self) -> int:
-        """Return how many rounds are written down."""
+        """Return how many rounds are in the metrics."""
         return self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0
 
     def say(self, text: str) -> None:
-        """Add a line to the run's events: what a person may want to know beside the numbers."""
+        """Add a line to the run's events: what people may want to know beside the numbers."""
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
         with open(self.events, "a", encoding="utf-8") as file:
             file.write(f"{now}  {' '.join(text.split())}\n")
@@ -153,8 +166,17 @@ class RunFolder:
         write_json(self.path / "result.json", result.to_dict())
 
 
+def new_folder(name: str, parent: Path = Path("runs")) -> Path:
+    """Return runs/NAME, or runs/NAME-2 and so on where that is taken."""
+    path, number = parent / name, 1
+    while path.exists():
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path
+
+
 def runs_in(root: Path) -> list[Path]:
-    """Return the run folders in a folder, at any depth; the files that MLflow keeps of runs are none."""
+    """Return the run folders in a folder, at any depth, without the copies that MLflow keeps."""
     found = sorted(path.parent for path in root.rglob("config.toml"))
     return [folder for folder in found if ARTIFACTS not in folder.relative_to(root).parts]
 

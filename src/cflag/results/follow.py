@@ -1,4 +1,4 @@
-"""Watching a run that another process carries: its folder tells all."""
+"""Watching a run of another process through its folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Follower:
         display.start(config.method, config.tasks, config.rounds, self.seen)
 
     def look(self) -> bool:
-        """Show what is new; say whether anything was."""
+        """Show what is new; return whether anything was."""
         events = list(self.events.lines())
         for line in events:
             self.display.note(line)
@@ -38,7 +38,7 @@ class Follower:
 
 
 def watch(root: Path, console: Console, pause: float = 0.5) -> None:
-    """Show a running experiment, or all runs of a campaign, until they are finished; Ctrl-C stops watching alone."""
+    """Show a running experiment, or all runs of a campaign, until they are finished; Ctrl-C stops only the watching."""
     folders = runs_in(root)
     if (root / "config.toml").is_file():
         _watch_run(RunFolder(root), console, pause)
@@ -85,7 +85,7 @@ class _Progress:
 
 
 class _Tail:
-    """The whole lines that were added to a file since the last look; starts over where it was cut."""
+    """The whole lines added to a file since the last look, also after it was cut back."""
 
     def __init__(self, path: Path, at_end: bool) -> None:
         self.path = path

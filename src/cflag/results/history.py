@@ -1,7 +1,8 @@
-"""What a run has found out so far: it grows by a record a round and is part of every checkpoint."""
+"""What a run has found out so far: it grows by a record per round and is part of every checkpoint."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from torch import Tensor
 
 from cflag.account import Account, Counts
 from cflag.config import Config
+from cflag.diagnostics import Figure, totals
+from cflag.errors import UserError
+from cflag.results.metrics import ROUND, SPENT, read_metrics
 from cflag.results.result import Result, versions
 from cflag.server import Server
 
 AFTER = "after_task."
-
-SUMS = ("gradients_current", "gradients_memory", "bytes_up", "bytes_down", "rate_caps", "seconds")
 
 
 @dataclass
@@ -27,7 +29,7 @@ class History:
     done: int = 0
     initial: Counts | None = None
     after_task: list[Counts] = field(default_factory=list)
-    costs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMS, 0))
+    costs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SPENT, 0))
     clients: dict[int, str] = field(default_factory=dict)
     metrics_bytes: int = 0
     peak_mb: float = 0.0
@@ -48,9 +50,7 @@ class History:
             "bytes_down": account.bytes_down,
             "seconds": round(seconds, 4),
         }
-        logs, server.logs = server.logs, {}
-        caps = sum(v for v in per_client.get("capped", []) if isinstance(v, int | float)) + int(logs.get("capped", 0))
-        for name, value in {**spent, "rate_caps": caps}.items():
+        for name, value in spent.items():
             self.costs[name] += value
         partial = not account.anonymous and (len(account.participants()) < len(server.sizes) or account.missing)
         seen = accuracies(counts, self.by_task)[: server.task + 1] if counts is not None else None
@@ -61,8 +61,7 @@ class History:
             "memory_loss": _weighted(per_client.get("memory_loss"), account, server),
             "accuracy": sum(seen) / len(seen) if seen else None,
             "accuracies": seen,
-            "gamma": logs.pop("gamma", None),
-            **logs,
+            **_taken_logs(server),
             **({"cohort": account.participants()} if partial else {}),
             **({"missing": {str(n): why for n, why in sorted(account.missing.items())}} if account.missing else {}),
             "clients": per_client,
@@ -82,8 +81,8 @@ class History:
         plain = {name: value for name, value in raw.items() if not name.startswith(AFTER)}
         return cls(**{**plain, "after_task": after, "clients": {int(k): v for k, v in raw["clients"].items()}})
 
-    def result(self, config: Config, folder: Path) -> Result:
-        """Sum the run up."""
+    def result(self, config: Config, folder: Path, figures: Sequence[Figure]) -> Result:
+        """Sum the run up; `figures` are what its method declares."""
         each_client = [[_ratios(row, self.by_task) for row in counts] for counts in self.after_task]
         known = all(len(counts) == config.clients for counts in self.after_task)
         return Result(
@@ -96,9 +95,12 @@ class History:
             initial_accuracy=[] if self.initial is None else accuracies(self.initial, self.by_task),
             # Under secure aggregation all clients' counts come in one row: there is nothing to say of each.
             client_matrices=[[row[k] for row in each_client] for k in range(config.clients)] if known else [],
-            costs={**self.costs, "peak_mb": round(self.peak_mb, 1)},
+            costs={**{name: self.costs[name] for name in SPENT}, "peak_mb": round(self.peak_mb, 1)},
             config=config.to_dict(),
             versions=versions(),
+            by_task=self.by_task,
+            diagnostics=totals(figures, read_metrics(folder / "metrics.jsonl")),
+            figures=tuple(figures),
             folder=folder,
         )
 
@@ -109,13 +111,22 @@ def accuracies(counts: Counts, by_task: bool) -> list[float]:
 
 
 def _ratios(counts: Tensor, by_task: bool) -> list[float | None]:
-    """Return right answers over samples, a row each; None where there are no samples."""
+    """Return right answers over samples for each row; None where there are no samples."""
     rows = counts.tolist()
     return [(known if by_task else unknown) / total if total else None for known, unknown, total in rows]
 
 
+def _taken_logs(server: Server) -> dict[str, float]:
+    """Take over what the server logged in this round; it must not hide what every round has."""
+    logs, server.logs = server.logs, {}
+    for name in ROUND:
+        if name in logs:
+            raise UserError(f"the method logs '{name}', which every round has already; log it under another name")
+    return logs
+
+
 def _columns(account: Account) -> dict[str, list[Any]]:
-    """Turn the clients' logs into one list a name, in the order of clients."""
+    """Turn the clients' logs into one list per name, in the order of clients."""
     rows = [account.logs[number] for number in account.participants()]
     names = sorted({name for row in rows for name in row})
     return {name: [row.get(name) for row in rows] for name in names}

@@ -10,9 +10,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from cflag.diagnostics import Figure
 from cflag.errors import UserError
+from cflag.results.metrics import read_metrics
 
-SCHEMA = 2
+SCHEMA = 3
+READABLE = (2, SCHEMA)
+"""The versions of result.json that can be read."""
 
 Matrix = list[list[float]]
 """a[i][j]: accuracy on task j after learning task i, from 0 to 1."""
@@ -62,17 +66,23 @@ class Result:
     costs: dict[str, float]
     config: dict[str, Any]
     versions: dict[str, str]
+    by_task: bool = True
+    """Whether the scenario tells a sample's task: which of the two matrices is the run's own."""
+    diagnostics: dict[str, float] = field(default_factory=dict)
+    """Sums over the run of what the method measures, where it declares a total."""
+    figures: tuple[Figure, ...] = ()
+    """What the method measures along the way."""
     folder: Path | None = field(default=None, compare=False)
 
     @property
     def accuracy_matrix(self) -> Matrix:
         """The matrix of the run's own scenario."""
-        return self.matrices["task" if self.config["scenario"] == "task" else "class"]
+        return self.matrices["task" if self.by_task else "class"]
 
     @property
     def other_matrix(self) -> Matrix:
         """The same run read the other way: class-incremental where it is task-incremental, and the reverse."""
-        return self.matrices["class" if self.config["scenario"] == "task" else "task"]
+        return self.matrices["class" if self.by_task else "task"]
 
     @property
     def average_accuracy(self) -> float:
@@ -86,10 +96,8 @@ class Result:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, one a round."""
-        if self.folder is None:
-            return []
-        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+        """The lines of metrics.jsonl, one per round."""
+        return [] if self.folder is None else read_metrics(self.folder / "metrics.jsonl")
 
     def to_dict(self) -> dict[str, Any]:
         """Return what result.json holds."""
@@ -111,14 +119,14 @@ class Result:
     def load(cls, folder: Path) -> Result:
         """Read a finished run back."""
         raw = json.loads((folder / "result.json").read_text())
-        if raw["schema"] != SCHEMA:
+        if raw["schema"] not in READABLE:
             raise UserError(f"{folder} was written by another version of cflag; run it again in a new folder")
-        names = ("method", "seed", "matrices", "initial_accuracy", "client_matrices")
+        names = ("method", "seed", "matrices", "initial_accuracy", "client_matrices", "costs", "config", "versions")
         return cls(
             **{name: raw[name] for name in names},
-            costs=raw["costs"],
-            config=raw["config"],
-            versions=raw["versions"],
+            by_task=raw["by_task"] if "by_task" in raw else raw["config"]["scenario"] == "task",
+            diagnostics=raw.get("diagnostics", {}),
+            figures=tuple(Figure.from_dict(figure) for figure in raw.get("figures", [])),
             folder=folder,
         )
 

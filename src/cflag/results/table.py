@@ -49,7 +49,7 @@ COLUMNS = (
 
 
 def rows(results: Sequence[Result]) -> list[list[str]]:
-    """Return one row a method, in the order they first appear."""
+    """Return one row per method, in the order of their first runs."""
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(result.method, []).append(result)
@@ -63,7 +63,7 @@ def heads() -> list[str]:
 
 def as_text(results: Sequence[Result]) -> Table:
     """Return the table for a terminal of 80 columns."""
-    table = Table(box=box.SIMPLE_HEAD, padding=0)  # one space between columns, or eighty are not enough
+    table = Table(box=box.SIMPLE_HEAD, padding=0)  # one space between columns: two would take more than 80 characters
     table.add_column("method", no_wrap=True, min_width=8)
     for column in COLUMNS:
         table.add_column(f"{column.name}\n{column.unit}", justify="right", no_wrap=True)

@@ -123,22 +123,23 @@ def follow(problem: Problem, plan: Plan, keep: Sequence[Sequence[int]] | None = 
     kind = WatchedServer if plan.adapt == "server" else Watched
     method = experiment.method = kind(config.settings, config)
     method.paths = {}
-    host, server = experiment.host(), experiment.server()
-    engine = LocalEngine(host, workers=1)
+    host = experiment.host()
+    session = experiment.session(LocalEngine(host, workers=1))
+    engine, server = session.engine, session.server
     seen: Trajectory = []
     with one_thread():
-        server.sizes = experiment.benchmark.sizes(0)
-        engine.converse(method.end_task(server), server)
+        session.enter(0)
+        session.end_task()
         memory = _memories([host.clients[i].memory for i in sorted(host.clients)], problem.past, keep)
-        server.task, server.sizes = 1, experiment.benchmark.sizes(1)
-        engine.converse(method.begin_task(server), server)
+        session.enter(1)
+        session.begin_task()
         engine.settle()
         for number in range(plan.rounds):
             server.round = number
             rule = method.settings.rule(plan.steps, **method.rates(server))
             at = Setting(problem, memory, rule.alpha, rule.beta, plan.steps, plan.adapt, rule.smoothness, plan.batch)
             before, method.paths = server.params.clone(), {}
-            engine.converse(method.round(server), server)
+            session.round()
             cost = engine.settle().cost
             calls = cost.current + cost.memory
             seen.append(_round(at, before, server.params.clone(), method.paths, server.logs, calls))

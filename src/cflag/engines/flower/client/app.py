@@ -79,14 +79,14 @@ def _sealed(message: Message, context: Context) -> Message:
     return Message(seal_answer(values, weight, head["total"], plain), reply_to=message)
 
 
-def _place(context: Context) -> tuple[Path, int, dict[str, str]]:
+def _place(context: Context) -> tuple[Path, int, dict[str, Any]]:
     """Return the state folder, the client's number, and what this machine decides of the config."""
     node = context.node_config
     if "partition-id" not in node:
         raise CflagError("this SuperNode does not say which client it is; start it with --node-config 'partition-id=0'")
     number = int(node["partition-id"])
     if "state-dir" in node:
-        own = {"data_dir": str(node.get("data-dir", "")), "device": str(node.get("device", "cpu"))}
+        own = {"data_dir": str(node.get("data-dir", "")), "device": str(node.get("device", "cpu")), "plugins": []}
         return Path(str(node["state-dir"])), number, own
     if SIMULATION in os.environ:
         return Path(os.environ[SIMULATION]) / f"client-{number}", number, {}

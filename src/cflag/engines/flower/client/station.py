@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +107,10 @@ class Stations:
             raise CflagError(f"experiment {name} is unknown to client {number}: its state folder has nothing of it")
         if name != self.name:
             torch.set_num_threads(1)
-            self.config = _own(resolve(load_text(states.config, states.folder / "config.toml")), node)
+            raw = load_text(states.config, states.folder / "config.toml")
+            # The server decides the experiment; this machine decides where its data are, what computes, and which code
+            # of its own it runs: a server must not be able to name a file that a client then executes.
+            self.config = resolve({**raw, "workers": 1, **node})
             self.host = host_of(self.config)
             self.name, self.open = name, {}
         if number not in self.open:
@@ -118,8 +120,3 @@ class Stations:
     def drop(self) -> None:
         """Forget all that is in memory: after a failure the state on disk is what counts."""
         self.name, self.open = "", {}
-
-
-def _own(config: Config, node: Mapping[str, Any]) -> Config:
-    """The server decides the experiment; this machine decides where its data are and which device computes."""
-    return replace(config, workers=1, **node)

@@ -82,6 +82,7 @@ def deploy(folder: RunFolder, fleet: FleetOptions, display: Display) -> Result:
             command += ["--key", str(keys / "clients" / f"client-{number}.key"), "--number", str(number)]
             command += ["--state", str(state), "--poll", str(fleet.poll)]
             command += ["--data", _own_data(fleet.data, number)] if fleet.data else []
+            command += [word for plugin in config.plugins for word in ("--plugin", plugin)]
             node = Process(f"client {number}", command, state / "client.log", {STAY: "1"} if fleet.keep else {})
             node.start()
             server.nodes.append(node)

@@ -1,7 +1,4 @@
-"""UCI HAR: its two forms read as windows of nine signals, and the windows split by time into train and test.
-
-As in `readers`, whatever is wrong with a file ends in a `DataError` of one line.
-"""
+"""UCI HAR: windows of nine phone signals, as the official folder or as one compact file."""
 
 from __future__ import annotations
 
@@ -10,13 +7,18 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cflag.data.readers import Ints, check_labels, file_size, read_text, short_reason
+from cflag.data.sources.base import Arrays, Remote, SourceReader, make_source
+from cflag.data.sources.files import Ints, check_labels, file_size, read_text, short_reason
 from cflag.errors import DataError
+from cflag.registry import register
+
+if TYPE_CHECKING:
+    from cflag.data.source import Source
 
 Floats = npt.NDArray[np.float32]
 
@@ -25,7 +27,65 @@ STEPS = 128
 SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in ("x", "y", "z"))
 
 
-# --- files to windows ------------------------------------------------------------------------------------
+@register("source", "har", "UCI HAR: phone signals, 9 x 128 steps, 6 activities, 30 people, 10,299 windows")
+@dataclass(frozen=True, kw_only=True)
+class Har(SourceReader):
+    """Reads the official folder or, where that is not there, the compact file."""
+
+    place: str = "UCI HAR Dataset"
+    compact: str = "uci-har.npz"
+    # UCI publishes no checksum, and these copies are packed differently, so they are checked by reading them.
+    remotes: tuple[Remote, ...] = (
+        Remote(
+            "UCI HAR Dataset.zip",
+            (
+                "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
+                "https://archive.ics.uci.edu/ml/machine-learning-databases/00240/UCI%20HAR%20Dataset.zip",
+                "https://d396qusza40orc.cloudfront.net/getdata%2Fprojectfiles%2FUCI%20HAR%20Dataset.zip",
+            ),
+            None,
+            folder="UCI HAR Dataset",
+        ),
+    )
+
+    def present(self, root: Path) -> bool:
+        """Tell whether one of the two forms is there."""
+        return (root / self.place).is_dir() or (root / self.compact).is_file()
+
+    def check(self, root: Path) -> None:
+        """Check that the files are there and not empty."""
+        if self._has_folder(root):
+            check_folder(root / self.place)
+        else:
+            check_npz(root / self.compact)
+
+    def read(self, root: Path) -> Source:
+        """Return float32 windows (n, 9, 128) sorted by person, activity and time; people count from 0.
+
+        The official halves share no person, so they are joined and split anew by `recorded_split`.
+        """
+        windows = read_folder(root / self.place) if self._has_folder(root) else read_npz(root / self.compact)
+        _, person = np.unique(windows.subject, return_inverse=True)
+        train, test = recorded_split(windows.x, windows.y, person)
+        seen = windows.x[train].astype(np.float64)
+        deviation = seen.std(axis=(0, 2))
+        return make_source(
+            self.name,
+            Arrays(windows.x[train], windows.y[train], person[train]),
+            Arrays(windows.x[test], windows.y[test], person[test]),
+            CLASSES,
+            tuple(seen.mean(axis=(0, 2)).tolist()),
+            # A signal that never changes cannot be scaled; it is only shifted.
+            tuple(np.where(deviation > 0, deviation, 1.0).tolist()),
+        )
+
+    def _has_folder(self, root: Path) -> bool:
+        if not self.present(root):
+            raise DataError(f"{root}: neither '{self.place}' nor {self.compact} found")
+        return (root / self.place).is_dir()
+
+
+# Files to windows -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -188,7 +248,7 @@ def _signals_first(x: Floats) -> Floats:
     return np.ascontiguousarray(by_step) if 2 * smooth < rough else x
 
 
-# --- windows to train and test ---------------------------------------------------------------------------
+# Windows to train and test --------------------------------------------------------------------------------------------
 
 
 def recorded_split(x: Floats, y: Ints, person: Ints) -> tuple[list[int], list[int]]:

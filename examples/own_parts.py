@@ -1,0 +1,101 @@
+"""A plugin: one small part of every kind that cflag knows, in one file.
+
+cflag list methods --plugin examples/own_parts.py
+cflag run digits --plugin examples/own_parts.py --set method=pulled --set source=dots --set tasks=2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from cflag import (
+    Client,
+    Config,
+    Deal,
+    FedAvg,
+    Figure,
+    Logger,
+    Memory,
+    Samples,
+    Series,
+    Source,
+    Task,
+    TaskSequence,
+    register,
+)
+
+
+@register("method", "pulled")
+class Pulled(FedAvg):
+    """FedAvg whose local steps are pulled towards the global model, and which says how far they went."""
+
+    figures = (Figure("pull", "Distance from the global model", (Series("distance", "‖x_i − x‖", by_client=True),)),)
+    search_space: ClassVar[Mapping[str, Any]] = {"lr": (0.02, 0.2)}
+
+    def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:
+        away = client.params - client.start
+        client.log(distance=float(away.norm()))
+        return client.value_and_grad(batch)[1] + 0.1 * away
+
+
+@register("source", "dots", "600 points around six centres, 6 numbers each")
+def dots(data_dir: Path) -> Source:
+    x, y = torch.randn(600, 6, generator=torch.Generator().manual_seed(1)), torch.arange(600) % 6
+    x[torch.arange(600), y] += 4
+    return Source.from_tensors(train=(x[:480], y[:480]), test=(x[480:], y[480:]), name="dots")
+
+
+@register("scenario", "odd-even", "the even classes are the first task, the odd ones the second")
+def odd_even(source: Source, options: Config) -> TaskSequence:
+    return TaskSequence(tuple(Task(tuple(range(k, source.classes, 2))) for k in range(2)), by_task=True)
+
+
+@register("partition", "alternating", "sample after sample to client after client")
+def alternating(deal: Deal) -> tuple[list[NDArray[np.int64]], ...]:
+    clients = deal.options.clients
+    return tuple([half.indices[k::clients] for k in range(clients)] for half in (deal.train, deal.test))
+
+
+@register("model", "line", "one linear layer")
+def line(shape: tuple[int, ...], outputs: int, options: Config) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), outputs))
+
+
+@register("memory", "first", "the first samples of each task")
+class First(Memory):
+    def add(self, samples: Samples, rng: np.random.Generator) -> None:
+        kept = samples[: self.options.per_task]
+        self.samples = kept if self.samples is None else Samples.cat([self.samples, kept])
+
+
+@register("logger", "lines", "one line per round in RUN/lines.txt")
+class Lines(Logger):
+    name = "lines"
+    title = "a text file"
+
+    @classmethod
+    def modules(cls) -> list[str]:
+        return []
+
+    def open(self, done: int) -> set[int]:
+        self.path = self.folder.path / "lines.txt"
+        return {int(row.split()[0]) for row in self.path.read_text().splitlines()} if self.path.exists() else set()
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        with open(self.path, "a") as file:
+            file.write(f"{step} {values['loss/current']:.4f}\n")
+
+    def sum_up(self, result: Mapping[str, Any]) -> None:
+        with open(self.path, "a") as file:
+            file.write(f"0 {result['average_accuracy']:.4f}\n")
+
+    def close(self, status: str) -> None:
+        """Nothing is open."""

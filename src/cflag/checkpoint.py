@@ -1,0 +1,68 @@
+"""Checkpoints: a session and its history in the run folder, so that everything after a round can be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cflag.config import Config
+from cflag.errors import UserError
+from cflag.results.folder import RunFolder
+from cflag.results.history import History
+from cflag.session import Session
+
+FORMAT = 4
+"""The version of a checkpoint's contents; another one's vectors may lie in another order."""
+
+
+def save_checkpoint(
+    folder: RunFolder, config: Config, session: Session, history: History, record: dict[str, Any]
+) -> None:
+    """Write a finished round down: the clients that changed, its line of the metrics, then the server."""
+    engine, server = session.engine, session.server
+    history.clients.update(engine.save(folder.checkpoints, f"{server.task + 1}-{server.round + 1}"))
+    history.metrics_bytes = folder.append(record)
+    history.model_sent = engine.model_sent(server)
+    history.peak_mb = max(history.peak_mb, engine.peak_mb())
+    state = {f"state.{name}": value for name, value in server.state.items()}
+    state |= {f"engine.{name}": value for name, value in engine.kept().items()}
+    model = {"params": server.params, "buffers": server.buffers}
+    folder.save_checkpoint({**model, "config": config.numbers(), "format": FORMAT, **state, **history.to_dict()})
+
+
+def restore_checkpoint(folder: RunFolder, config: Config, session: Session) -> History | None:
+    """Bring a session to the last checkpoint; return the history so far, None where no round was finished."""
+    saved = folder.load_checkpoint()
+    if saved is None:
+        return None
+    if saved.pop("format", None) != FORMAT:
+        raise UserError(f"{folder.path} was begun by another version of cflag; start a new run")
+    refuse_changed(saved.pop("config"), config.numbers(), folder.path)
+    engine, server = session.engine, session.server
+    server.params.copy_(saved.pop("params"))
+    server.buffers.copy_(saved.pop("buffers"))
+    for name, value in _taken(saved, "state.").items():
+        server.state[name] = value.to(server.params.device) if isinstance(value, torch.Tensor) else value
+    engine.take_back(_taken(saved, "engine."))
+    history = History.from_dict(saved)
+    engine.restore(folder.checkpoints, history.clients)
+    engine.note_model_sent(server, history.model_sent)
+    return history
+
+
+def _taken(saved: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Take what has this prefix out of a checkpoint."""
+    return {name.removeprefix(prefix): saved.pop(name) for name in list(saved) if name.startswith(prefix)}
+
+
+def refuse_changed(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    """A checkpoint belongs to the config it was made with; say which key was changed since."""
+    for key, value in now.items():
+        if key in before and before[key] != value:  # a key that did not exist then has its default, which is as it was
+            raise UserError(
+                f"{path / 'config.toml'}: '{key}' was changed since the checkpoint ({before[key]} to {value}); "
+                "change it back, or start a new run"
+            )

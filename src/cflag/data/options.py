@@ -1,0 +1,25 @@
+"""What a user may choose about a benchmark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class BenchmarkOptions:
+    """How a source becomes tasks, and tasks become clients' data."""
+
+    scenario: str = "task"
+    """How the source becomes a sequence of tasks: `cflag list scenarios`."""
+    tasks: int = 5
+    clients: int = 5
+    partition: str = "dirichlet"
+    """How a task's samples are dealt to clients: `cflag list partitions`."""
+    zeta: float = 1e5
+    min_samples: int = 1
+    class_order: Literal["seeded", "natural"] = "seeded"
+    samples_per_class: int = 0
+    test_per_class: int = 0
+    image_size: int = 0
+    seed: int = 1234

@@ -1,0 +1,32 @@
+"""The scales at which campaigns are run. A new one is an entry here and a preset for each data set, NAME-SCALE.toml."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the runs are, and which rows stand for the paper's own method."""
+
+    about: str
+    cflag: tuple[str, ...]
+    """The variants of C-FLAG that are run, by their names in `campaigns.VARIANTS`."""
+    steps: str = ""
+    """The local steps per round, where they are so few that readers must know."""
+
+
+SCALES = {
+    "lite": Scale(
+        "small CNN, images at 16×16, a fifth to two fifths of them, 50 rounds of one step, SGD",
+        cflag=("cflag-sgd",),
+        steps="E = 1",
+    ),
+    "cpu": Scale(
+        "ResNet-18 (7×7 stem) or ResNet-50, a fifth to two fifths of the images, 10 rounds of one epoch, SGD",
+        cflag=("cflag-sgd",),
+    ),
+    "paper": Scale("the paper's own settings", cflag=("cflag-paper", "cflag")),
+}
+EXACT = "paper"
+"""The scale whose numbers can be compared with the printed ones."""

@@ -1,0 +1,107 @@
+"""The figures that methods declare, over the rounds: a mean over seeds, and a band from the least to the most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from cflag.diagnostics import Figure, Marks, Points, Series
+from cflag.report.parts import COLOURS, Groups, figure
+from cflag.report.svg import Line, Rug, curves
+
+FEW = 30
+"""Up to how many points have dots; a single one could not be seen without."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the runs of one method measured for one figure."""
+
+    method: str
+    colour: int
+    """The method's colour in all figures."""
+    own: Figure
+    seeds: Sequence[int]
+    runs: Sequence[Sequence[dict[str, Any]]]
+    """The metrics of the run with each seed."""
+
+    @property
+    def caption(self) -> str:
+        """Whose numbers these are."""
+        return f"{self.method}, " + (f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds")
+
+    @property
+    def boundaries(self) -> list[tuple[float, str]]:
+        """Where tasks begin."""
+        return [(t - 0.5, f"task {r['task']}") for t, r in enumerate(self.runs[0], 1) if r["round"] == 1 and t > 1]
+
+    def curves(self) -> dict[Series, list[Points]]:
+        """Return the series to draw, each with its numbers in every run."""
+        found = [self.own.curves(records) for records in self.runs]
+        return {s: [run[s] for run in found if s in run] for s in self.own.series if any(s in run for run in found)}
+
+
+def sections(groups: Groups, key: str) -> list[tuple[str, str, str]]:
+    """Return a part of the page for every figure that some method declares and logged something for."""
+    by_name: dict[str, list[Measured]] = {}
+    for colour, (method, results) in enumerate(groups.items()):
+        metrics = [(result.seed, result.metrics) for result in results]
+        for name, own in {own.name: own for result in results for own in result.figures}.items():
+            runs = [(seed, records) for seed, records in metrics if own.curves(records)]
+            if runs:
+                seeds, lines = zip(*runs, strict=True)
+                by_name.setdefault(name, []).append(Measured(method, colour, own, seeds, lines))
+    return [(f"{key}measured-{name}", found[0].own.title, _drawn(found, key)) for name, found in by_name.items()]
+
+
+def _drawn(found: Sequence[Measured], key: str) -> str:
+    """Draw a figure: those with marks for each method, the others for all methods together."""
+    marked = [_with_marks(one, one.own.marks, key) for one in found if one.own.marks is not None]
+    plain = [one for one in found if one.own.marks is None]
+    together = figure(f"{key}{plain[0].own.name}", "", _together(plain)) if plain else ""
+    return together + (f'<div class="grid2">{"".join(marked)}</div>' if marked else "")
+
+
+def _together(found: Sequence[Measured]) -> str:
+    """Draw a line for each method and series."""
+    lines = []
+    for one in found:
+        drawn = one.curves()
+        for k, (series, runs) in enumerate(drawn.items()):
+            name = f"{one.method}: {series.name}" if len(drawn) > 1 else one.method
+            lines.append(_line(name, runs, one.colour + k * len(found)))
+    return curves(lines, "round", found[0].own.axis_label, found[0].boundaries)
+
+
+def _with_marks(one: Measured, marks: Marks, key: str) -> str:
+    """Draw a method's series with the marks below them, and beside that the share of clients that logged each word."""
+    colours = {word: 1 + k for k, word in enumerate(marks.words)}
+    free = [0, *range(1 + len(colours), COLOURS)]  # words and series differ in colour
+    lines = [_line(s.name, runs, free[k % len(free)]) for k, (s, runs) in enumerate(one.curves().items())]
+    shares = [
+        _line(word, [[(t, 100 * share) for t, share in marks.shares(records, word)] for records in one.runs], colour)
+        for word, colour in colours.items()
+    ]
+    rugs = [
+        Rug(f"{word.name} in most clients", [t for t, share in word.points if share > 50], word.colour)
+        for word in shares
+    ]
+    name, bounds = f"{key}{one.own.name}", one.boundaries
+    rates = curves(lines, "round", one.own.axis_label, bounds, rugs)
+    words = curves(shares, "round", "clients (%)", bounds)
+    return figure(f"{name}-{one.method}", f"{one.caption}: {one.own.title}", rates) + figure(
+        f"{name}-{marks.key}-{one.method}", f"{one.caption}: {marks.title}", words
+    )
+
+
+def _line(name: str, runs: Sequence[Points], colour: int) -> Line:
+    """Return the mean over runs as a curve, with a band where there are several."""
+    at: dict[int, list[float]] = {}
+    for points in runs:
+        for t, value in points:
+            at.setdefault(t, []).append(value)
+    mean = [(float(t), fmean(at[t])) for t in sorted(at)]
+    band = [(float(t), min(at[t]), max(at[t])) for t in sorted(at)] if len(runs) > 1 else []
+    return Line(name, mean, colour % COLOURS, dots=len(mean) <= FEW, band=band)

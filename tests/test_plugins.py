@@ -1,0 +1,129 @@
+"""Parts of the user's own, one of every kind in one file, in every command and every process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cflag import registry, run
+from cflag.cli import main
+from cflag.config import load_config, load_raw, resolve
+from cflag.engines.flower.client.station import Stations
+from cflag.errors import UserError
+
+PLUGIN = Path(__file__).parents[1] / "examples" / "own_parts.py"
+OWN: dict[str, Any] = {
+    "method": "pulled",
+    "source": "dots",
+    "scenario": "odd-even",
+    "partition": "alternating",
+    "model": "line",
+    "memory.kind": "first",
+    "log": "lines",
+}
+SHORT = {"tasks": 2, "rounds": 2, "epochs": 1, "clients": 3}
+
+
+def words(settings: dict[str, Any]) -> list[str]:
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+
+def cflag(*args: str) -> None:
+    """Run a command in a process that knows nothing of the plugin but what the command says."""
+    subprocess.run([sys.executable, "-m", "cflag.cli", *args], check=True, stdout=subprocess.DEVNULL, timeout=280)
+
+
+def model_of(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_every_kind_of_part_is_in_the_example() -> None:
+    registry.load_plugins([PLUGIN])
+    own = {kind: [n for n in registry.names(kind) if registry.get(kind, n).__module__.startswith("cflag_plugin")]
+           for kind in registry.KINDS}  # fmt: skip
+    assert all(len(names) == 1 for names in own.values()), own
+
+
+def test_all_kinds_at_once_in_run_with_two_workers_and_in_a_report(tmp_path: Path) -> None:
+    out = tmp_path / "two"
+    cflag("run", "digits", "--plugin", str(PLUGIN), *words({**OWN, **SHORT}), "--workers", "2", "--out", str(out))
+    assert (out / "figures" / "pull.png").is_file()
+    logged = (out / "lines.txt").read_text().splitlines()
+    assert [line.split()[0] for line in logged] == ["1", "2", "3", "4", "0"]
+    result = json.loads((out / "result.json").read_text())
+    assert result["average_accuracy"] > 0.8
+    assert result["config"]["plugins"] == [str(PLUGIN)]
+    # The points of a task have its three classes in turn, and go to three clients in turn: each gets one class.
+    counts = json.loads((out / "benchmark.json").read_text())["class_counts"]
+    alone = [[80, 0, 0], [0, 80, 0], [0, 0, 80]]
+    assert counts == [dict(zip("024", alone, strict=True)), dict(zip("135", alone, strict=True))]
+    plain: dict[str, Any] = {k: v for k, v in {**OWN, **SHORT}.items() if "." not in k}
+    one = run("digits", **plain, plugins=[str(PLUGIN)], out=tmp_path / "one", workers=1, memory={"kind": "first"})
+    assert one.folder is not None
+    assert model_of(one.folder) == model_of(out)
+    cflag("report", str(out), "--out", str(tmp_path / "page.html"))
+    assert "Distance from the global model" in (tmp_path / "page.html").read_text()
+
+
+def test_compare_and_tune(tmp_path: Path) -> None:
+    own = {**OWN, **SHORT}
+    del own["method"]
+    both = ["--plugin", str(PLUGIN), *words(own)]
+    cflag("compare", "digits", "--methods", "pulled,finetune", "--seeds", "1", *both, "--out", str(tmp_path / "c"))
+    assert "| pulled |" in (tmp_path / "c" / "table-rounds.md").read_text()
+    cflag("tune", "pulled", "digits", "--trials", "1", *both, "--out", str(tmp_path / "t"))
+    assert "[pulled]" in (tmp_path / "t" / "tuned.toml").read_text()
+
+
+def test_a_file_names_its_plugins_relative_to_itself(tmp_path: Path) -> None:
+    text = 'from cflag import FedAvg, register\n\n\n@register("method", "tugged")\nclass Tugged(FedAvg):\n    pass\n'
+    (tmp_path / "mine.py").write_text(text)
+    (tmp_path / "mine.toml").write_text('base = "digits"\nplugins = ["mine.py"]\nmethod = "tugged"\n')
+    config = load_config(str(tmp_path / "mine.toml"))
+    assert config.plugins == (str(tmp_path / "mine.py"),)
+    assert config.method == "tugged"
+    assert "plugins" not in config.numbers()
+
+
+def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "methods", "--plugin", str(tmp_path / "none.py")]) == 2
+    assert "none.py: there is no such Python file" in capsys.readouterr().err
+    broken = tmp_path / "broken.py"
+    broken.write_text("from cflag import register\n\nimport nowhere_to_be_found\n")
+    assert main(["list", "methods", "--plugin", str(broken)]) == 2
+    assert "broken.py: ModuleNotFoundError: No module named 'nowhere_to_be_found'" in capsys.readouterr().err
+    twice = tmp_path / "twice.py"
+    twice.write_text("from cflag import register\n\nregister('method', 'finetune')(object)\n")
+    assert main(["list", "methods", "--plugin", str(twice)]) == 2
+    assert "method 'finetune' is registered twice" in capsys.readouterr().err
+    assert registry.get("method", "finetune").__name__ == "Finetune"
+    with pytest.raises(UserError, match=r"plugins = 'mine.py' must be a list of strings"):
+        resolve({**load_raw("digits"), "plugins": "mine.py"})
+    with pytest.raises(UserError, match="unknown kind of part 'methods'; did you mean 'method'"):
+        registry.register("methods", "mine")
+
+
+def test_a_client_never_loads_a_file_that_the_server_names(tmp_path: Path) -> None:
+    trap = tmp_path / "trap.py"
+    trap.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w').close()\n")
+    config = load_config("digits", clients=3).to_toml().replace("plugins = []", f"plugins = [{str(trap)!r}]")
+    assert str(trap) in config
+    own = {"data_dir": "", "device": "cpu", "plugins": []}
+    head = {"experiment": "0123456789abcdef", "config": config}
+    station = Stations(keeps=True).get(tmp_path / "state", 0, own, head)
+    assert station.config.plugins == ()
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.fleet
+def test_simulation_and_deployment_have_the_local_numbers(tmp_path: Path) -> None:
+    own = [*words({**OWN, **SHORT}), "--plugin", str(PLUGIN), "--quiet"]
+    cflag("run", "digits", *own, "--out", str(tmp_path / "local"))
+    cflag("run", "digits", *own, "--engine", "flower-sim", "--workers", "2", "--out", str(tmp_path / "simulated"))
+    cflag("deploy", "digits", *own, "--no-database", "--out", str(tmp_path / "deployed"))
+    assert model_of(tmp_path / "local") == model_of(tmp_path / "simulated") == model_of(tmp_path / "deployed")
