@@ -213,6 +213,7 @@ def test_curves_without_points_say_so() -> None:
     assert "nothing to draw" in curves([Line("a", [], 0)], "x", "y")
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
 def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
     """No errors in the console, every figure has its buttons, and a click on a heading sorts."""

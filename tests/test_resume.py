@@ -86,6 +86,7 @@ def test_a_crash_between_metrics_and_checkpoint_leaves_no_double_line(
     same(out, unbroken)
 
 
+@pytest.mark.slow
 def test_sigkill_at_random_moments(tmp_path: Path, unbroken: Path) -> None:
     """The real thing: a process with workers, killed again and again until it happens to finish."""
     out = tmp_path / "run"
