@@ -1,7 +1,8 @@
-"""What all tests share: one thread a process, and no time limits on property tests."""
+"""What all tests share: one thread a process, nothing that only costs time, and no process left behind."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,11 +15,38 @@ from cflag import registry
 from cflag.data.load import find_reader
 from cflag.data.sources.cifar import Cifar
 from cflag.data.sources.tiny_imagenet import TinyImageNet
+from tests.support import processes
 from tests.support.datasets import put_reader
 
 torch.set_num_threads(1)  # tests run side by side; two threads in small operations only get in their way
 hypothesis.settings.register_profile("cflag", deadline=None)
 hypothesis.settings.load_profile("cflag")
+os.fsync = lambda fd: None  # waits for the disk, for the sake of a power cut; tests kill processes, not machines
+processes.mark()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    """Fail where the tests of a file leave a process running."""
+    yield
+    left = processes.left_running()
+    assert not left, f"left running: {left}"
+
+
+@pytest.fixture
+def no_figures() -> Iterator[None]:
+    """Let runs draw no figures, which takes four fifths of a short one; test_results and test_methods draw them."""
+    with pytest.MonkeyPatch.context() as patch:  # of its own: a test may undo what it has patched
+        patch.setattr("cflag.results.figures.write_figures", lambda *_: [])
+        yield
+
+
+@pytest.fixture
+def runs_here() -> Iterator[None]:
+    """Let runs that a command starts as processes happen in this one; test_compare.py has real ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("subprocess.Popen", processes.start_here)
+        yield
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ def test_states_differ_by_one_element_of_a_large_tensor() -> None:
     assert not same_state(whole, {"task": 1})
 
 
+@pytest.mark.slow
 def test_a_workload_can_be_timed_and_read_back(tmp_path: Path) -> None:
     out = tmp_path / "latest.json"
     command = [sys.executable, "-m", "benchmarks.run", "J3", "--repeats", "2", "--out", str(out)]

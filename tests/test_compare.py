@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cflag import Result
+from cflag import Result, resume
 from cflag.cli import main
 from cflag.compare import Price, plan, prepare, price, run_all
 from cflag.config import flatten, load_raw, merge, resolve
@@ -17,7 +17,10 @@ from cflag.errors import CflagError, UserError
 from cflag.experiment import Experiment
 from cflag.results.display import PatientConsole
 from cflag.results.table import COLUMNS, as_csv, as_latex, as_markdown, as_text
+from tests.support.processes import start_here
 from tests.support.quick import QUICK
+
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 RAW: dict[str, Any] = merge(load_raw("digits"), flatten({**QUICK, "eval_every": 9}))
 
@@ -144,9 +147,15 @@ def test_budgets_share_the_runs_they_have_in_common(tmp_path: Path) -> None:
     assert len(rounds | gradients) == 3
 
 
-def test_compare_from_the_command_line_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_from_the_command_line_and_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     flags = [f"--set={k}={v}" for k, v in QUICK.items()]
     out = tmp_path / "out"
+    done = plan(merge(RAW, [("eval_every", 1)]), ["cflag"], [1, 2], "rounds", out)
+    prepare(done)
+    for job in done:  # so that it need not start as many processes
+        resume(job.folder)
     argv = ["compare", "digits", *flags, "--methods", "cflag,finetune", "--seeds", "1,2", "--out", str(out)]
     assert main(argv) == 0
     text = capsys.readouterr().out
@@ -158,6 +167,7 @@ def test_compare_from_the_command_line_and_again(tmp_path: Path, capsys: pytest.
     gone = out / "finetune-2-2" / "result.json"
     before = json.loads(gone.read_text())
     gone.unlink()
+    monkeypatch.setattr("subprocess.Popen", start_here)
     assert main(argv) == 0  # only what is missing is done again
     for path, stamp in stamps.items():
         assert (path.stat().st_mtime_ns == stamp) == (path != gone)

@@ -15,6 +15,8 @@ from cflag import registry, run
 from cflag.errors import UserError
 from tests.support.quick import QUICK
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 TEXT = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
 
 

@@ -19,8 +19,11 @@ from typing import Any
 import pytest
 from benchmarks.faults import CFLAG, Deployment
 
+from cflag.cli import main
 from cflag.engines.flower.processes.fleet import APP, free_port, tool
 from tests.support.grid import numbers
+
+pytestmark = pytest.mark.fleet
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,8 +31,7 @@ ROOT = Path(__file__).parent.parent
 def plain(folder: Path, **settings: Any) -> Path:
     """Run the same on the local engine."""
     words = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
-    command = [*CFLAG, "run", "digits", "--out", str(folder), "--workers", "1", "--quiet", *words]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert main(["run", "digits", "--out", str(folder), "--workers", "1", "--quiet", *words]) == 0
     return folder
 
 
@@ -114,10 +116,10 @@ def test_three_machines_by_hand_with_a_liar_and_two_strangers(tmp_path: Path) ->
     """
     keys, port = tmp_path / "keys", free_port()
     for folder in ("keys", "other"):
-        subprocess.run([*CFLAG, "keys", "server", str(tmp_path / folder), "--host", "localhost"], check=True)
+        assert main(["keys", "server", str(tmp_path / folder), "--host", "localhost"]) == 0
     for name in ("0", "1", "2", "stranger"):
         where = tmp_path / "private" if name == "stranger" else keys / "clients"
-        subprocess.run([*CFLAG, "keys", "client", str(where), "--name", name], check=True)
+        assert main(["keys", "client", str(where), "--name", name]) == 0
 
     def client(name: str, number: int, key: Path, ca: Path, module: str = "cflag.cli") -> list[str]:
         start = [sys.executable, "-m", module, *(["client"] if module == "cflag.cli" else [])]
@@ -163,8 +165,8 @@ def test_a_simulation_has_the_local_engines_numbers(method: str, tmp_path: Path)
 
 def test_too_few_clients_ever_come(tmp_path: Path) -> None:
     """The server waits, says so, gives up with one line, and keeps the folder for later."""
-    subprocess.run([*CFLAG, "keys", "server", str(tmp_path / "keys"), "--host", "localhost"], check=True)
-    subprocess.run([*CFLAG, "keys", "client", str(tmp_path / "keys" / "clients")], check=True)
+    assert main(["keys", "server", str(tmp_path / "keys"), "--host", "localhost"]) == 0
+    assert main(["keys", "client", str(tmp_path / "keys" / "clients")]) == 0
     command = [*CFLAG, "server", "digits", "--keys", str(tmp_path / "keys"), "--port", str(free_port())]
     command += ["--out", str(tmp_path / "run"), "--set", "patience=7", "--no-database"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

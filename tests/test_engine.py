@@ -28,6 +28,8 @@ from cflag.server import Server
 from tests.support.quadratic import Lab, Row, lose_scratch
 from tests.support.quick import QUICK, without_times
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 ROWS: list[list[Row]] = [[(1, 0, 0, 1), (0, 1, 0, 2)], [(0, 0, 1, 3)], [(1, 1, 0, 1)]]
 
 

@@ -121,6 +121,7 @@ def test_the_python_example_of_the_readme(
     assert accuracy > 0.9
 
 
+@pytest.mark.slow
 def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
     """C-FLAG ends well above fine-tuning and forgets less than half as much; without its memory step it would not."""
     cflag, finetune, forgetful = (

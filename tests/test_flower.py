@@ -22,6 +22,8 @@ from cflag.results.display import absences
 from cflag.results.result import Result
 from tests.support.grid import Fleet, Node, local, numbers
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 Change = Callable[[dict[str, Any], dict[str, Tensor]], Any]
 
 
@@ -311,21 +313,27 @@ GARBAGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("change", GARBAGE, ids=lambda change: change.__name__.strip("_"))
-def test_garbage_is_refused_named_and_the_round_goes_on(change: Change, tmp_path: Path) -> None:
-    """The run is that of a fleet in which the client never answers this question."""
-    own: dict[str, Any] = {"method": "finetune", "tasks": 1}
-    fleet, silent = Fleet(tmp_path / "a", **own), Fleet(tmp_path / "b", **own)
-    spoil(fleet.nodes[1], change)
-    spoil(silent.nodes[1], lambda head, tensors: head.update(error="leave me out"))
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fleet in which client 1 never answers."""
+    fleet = Fleet(tmp_path_factory.mktemp("silent"), method="finetune", tasks=1)
+    spoil(fleet.nodes[1], lambda head, tensors: head.update(error="leave me out"))
     fleet.run()
-    silent.run()
+    return fleet.path
+
+
+@pytest.mark.parametrize("change", GARBAGE, ids=lambda change: change.__name__.strip("_"))
+def test_garbage_is_refused_named_and_the_round_goes_on(change: Change, tmp_path: Path, silent: Path) -> None:
+    """The run is that of a fleet in which the client never answers this question."""
+    fleet = Fleet(tmp_path, method="finetune", tasks=1)
+    spoil(fleet.nodes[1], change)
+    fleet.run()
     for record in fleet.records():
         assert list(record["missing"]) == ["1"]
         assert record["missing"]["1"].startswith("refused: ")
         assert record["cohort"] == [0, 2]
     assert any(line.startswith("client 1: refused: ") for line in fleet.said)
-    assert numbers(fleet.path)[1] == numbers(silent.path)[1]
+    assert numbers(fleet.path)[1] == numbers(silent)[1]
 
 
 def test_a_log_is_a_number_or_a_few_words_whatever_its_name(tmp_path: Path) -> None:

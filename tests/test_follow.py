@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from cflag.config import resolve
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.follow import Follower
+
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 QUICK: dict[str, Any] = {"tasks": 2, "rounds": 2, "clients": 3, "width": 8, "workers": 1}
 
@@ -75,5 +78,6 @@ def test_watch_a_run_while_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixt
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         while not (tmp_path / "run" / "config.toml").is_file():
             assert process.poll() is None
+            time.sleep(0.01)
         assert main(["watch", str(tmp_path / "run")]) == 0
     assert "cflag: accuracy (%) on each" in capsys.readouterr().out

@@ -31,6 +31,8 @@ from cflag.methods.icarl import Icarl, IcarlSettings, herd, sigmoid_loss
 from tests.support.crashes import Crash, stop_after
 from tests.support.quick import QUICK, same
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 CLASS: dict[str, Any] = {**QUICK, "method": "icarl", "scenario": "class", "zeta": 1.0, "icarl": {"lr": 0.1}}
 
 

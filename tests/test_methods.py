@@ -198,6 +198,7 @@ def test_joint_trains_on_everything() -> None:
     assert lab.round().tolist() == pytest.approx([0, 2 / 3 * y, 1 / 3 * z])
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("method", ALL)
 def test_every_method_gives_the_same_numbers_from_workers(method: str, tmp_path: Path) -> None:
     paths = [tmp_path / str(workers) for workers in (1, 2)]
@@ -226,6 +227,7 @@ def test_heads_before_a_task() -> None:
     assert by_task.before(0) == appended.before(0) == []
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("scenario", ["task", "class"])
 def test_lwf_keeps_what_was_learned_first(scenario: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"tasks": 2, "rounds": 6, "batch": 16, "eval_every": 6, "scenario": scenario}

@@ -23,6 +23,8 @@ from cflag.paper.summary import CellResult, Summary, printed, printed_row, summa
 from cflag.presets import preset_names
 from cflag.results.result import Result
 
+pytestmark = pytest.mark.usefixtures("no_figures", "runs_here")
+
 
 def test_printed_numbers_as_in_the_paper() -> None:
     """A few read off the paper again, from all corners."""

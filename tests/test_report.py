@@ -21,6 +21,8 @@ from cflag.report.measured import sections
 from cflag.report.page import by_benchmark, find_results, make_page
 from cflag.report.svg import Axis, Line, Rug, curves, heat
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 QUICK: dict[str, Any] = {"tasks": 2, "rounds": 2, "clients": 3, "width": 8, "workers": 1}
 VOID = {"meta", "link", "br", "img", "input"}
 
@@ -211,6 +213,7 @@ def test_curves_without_points_say_so() -> None:
     assert "nothing to draw" in curves([Line("a", [], 0)], "x", "y")
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
 def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
     """No errors in the console, every figure has its buttons, and a click on a heading sorts."""

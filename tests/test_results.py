@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +25,7 @@ from cflag.errors import UserError
 from cflag.files import load_state, save_state
 from cflag.learning.observed import RATES_FIGURE
 from cflag.results.display import Bar, show_results
+from cflag.results.figures import write_figures
 from cflag.results.folder import RunFolder
 from cflag.results.history import History, accuracies
 from cflag.results.metrics import ROUND
@@ -122,6 +124,18 @@ def test_figures_are_drawn(result: Result) -> None:
             assert colours is not None
             assert len(colours) > 20  # something is on it
         assert (result.folder / "figures" / f"{stem}.svg").read_text().count("<path") > 5
+
+
+def test_figures_are_drawn_of_the_shortest_run_and_where_a_client_was_away(result: Result, tmp_path: Path) -> None:
+    assert result.folder is not None
+    names = {p.name for p in (result.folder / "figures").iterdir()}
+    run("digits", out=tmp_path / "run", **{**QUICK, "tasks": 1, "rounds": 1})
+    assert {p.name for p in (tmp_path / "run" / "figures").iterdir()} <= names
+    away = [{**line, "clients": {k: [None, *v[1:]] for k, v in line["clients"].items()}} for line in result.metrics]
+    shutil.copytree(result.folder, tmp_path / "away", ignore=shutil.ignore_patterns("figures"))
+    (tmp_path / "away" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in away))
+    write_figures(Result.load(tmp_path / "away"), tmp_path / "away" / "figures")
+    assert {p.name for p in (tmp_path / "away" / "figures").iterdir()} == names
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from cflag.results import folder as folder_module
 from cflag.results.folder import RunFolder
 from tests.support.crashes import Crash, stop_after
 from tests.support.quick import QUICK, same, without_times
+
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 SETTINGS = {**QUICK, "tasks": 3, "rounds": 3, "zeta": 1.0, "cflag": {"estimator": "iag", "rules": "both", "drift": 1.0}}
 FLAGS = [f"--set={k}={v}" for k, v in SETTINGS.items() if k != "cflag"]
@@ -83,6 +86,7 @@ def test_a_crash_between_metrics_and_checkpoint_leaves_no_double_line(
     same(out, unbroken)
 
 
+@pytest.mark.slow
 def test_sigkill_at_random_moments(tmp_path: Path, unbroken: Path) -> None:
     """The real thing: a process with workers, killed again and again until it happens to finish."""
     out = tmp_path / "run"
@@ -189,13 +193,14 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: p
         run("digits", out=tmp_path / "file" / "run", **SETTINGS)
 
 
-def test_two_processes_cannot_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_processes_cannot_share_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = RunFolder.create(tmp_path / "run", resolve(QUICK))
+    other = get_context("fork").Process(target=lambda: sys.exit(main(["run", "--resume", str(tmp_path / "run")])))
     with folder.locked():
-        other = [sys.executable, "-m", "cflag.cli", "run", "--resume", str(tmp_path / "run")]
-        done = subprocess.run(other, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "in use by another process" in done.stderr
+        other.start()
+        other.join()
+    assert other.exitcode == 2
+    assert "in use by another process" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("key", "old", "new"), [("seed", "1234", "1"), ("rounds", "3", "2"), ("width", "8", "9")])

@@ -20,6 +20,8 @@ from cflag.errors import CflagError, UserError
 from cflag.files import load_state
 from tests.support.grid import Fleet, local
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 SECURE: dict[str, Any] = {"engine": "flower-sim", "secure": True, "clients": 4, "zeta": 0.5}
 
 

@@ -28,6 +28,8 @@ from cflag.server import Server
 from tests.support.crashes import Crash, stop_after
 from tests.support.quick import QUICK, same, without_times
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 TINY: dict[str, Any] = {"samples": 24, "batch": 12, "generator_steps": 3, "student_steps": 2}
 
 

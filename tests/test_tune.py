@@ -17,6 +17,8 @@ from cflag.errors import UserError
 from cflag.tune import Search, Tuning, load_tuned, tune, write_tuned
 from tests.support.quick import QUICK
 
+pytestmark = pytest.mark.usefixtures("no_figures", "runs_here")
+
 RAW: dict[str, Any] = merge(load_raw("digits"), flatten(QUICK))
 FLAGS = [f"--set={k}={v}" for k, v in QUICK.items()]
 

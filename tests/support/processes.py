@@ -1,0 +1,84 @@
+"""Processes that tests start: run here instead where the process itself is not what is tested, and found if left."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+from cflag.cli import main
+
+COMMAND = [sys.executable, "-m", "cflag.cli"]
+"""`cflag`, as a process of this interpreter: importing torch takes it two seconds."""
+GRACE = 20.0
+"""How long a process that was told to end may take, in seconds."""
+MARK = "CFLAG_TESTED_BY"
+"""In the environment of all that tests start, so that it is found also where its parent has died."""
+
+_popen = subprocess.Popen
+
+
+class Finished:
+    """What a process of `cflag` is to the one that started it, run to its end in this one."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self.errors = io.StringIO()
+        with redirect_stdout(io.StringIO()), redirect_stderr(self.errors):
+            self.returncode = main(arguments)
+
+    def poll(self) -> int:
+        return self.returncode
+
+    def wait(self) -> int:
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Do nothing: it has ended."""
+
+    def communicate(self) -> tuple[str, str]:
+        return "", self.errors.getvalue()
+
+
+def start_here(command: Any, *args: Any, **options: Any) -> Any:
+    """Stand in for subprocess.Popen."""
+    if list(command[:3]) == COMMAND:
+        return Finished(list(command[3:]))
+    return _popen(command, *args, **options)
+
+
+def mark() -> None:
+    """Mark what this process starts from now on."""
+    os.environ[MARK] = str(os.getpid())
+
+
+def left_running() -> list[str]:
+    """Return the command lines of processes that were started from this one and do not end; end them."""
+    deadline = time.monotonic() + GRACE
+    while (found := started()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return list(found.values())
+
+
+def started() -> dict[int, str]:
+    """Return the living processes that were started from this one, by id (on Linux; none elsewhere).
+
+    They carry its mark, or were forked from it and so have the environment that it was started with.
+    """
+    mark, found = f"{MARK}={os.getpid()}".encode(), {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is another user's
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            ours = int(parent) == os.getpid() or mark in (folder / "environ").read_bytes().split(b"\0")
+            words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if ours and state != "Z" and "multiprocessing.resource_tracker" not in words:
+                found[int(folder.name)] = words
+    return found
