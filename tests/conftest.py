@@ -18,11 +18,16 @@ from cflag.data.sources.tiny_imagenet import TinyImageNet
 from tests.support import processes
 from tests.support.datasets import put_reader
 
-torch.set_num_threads(1)  # tests run side by side; two threads in small operations only get in their way
 hypothesis.settings.register_profile("cflag", deadline=None)
 hypothesis.settings.load_profile("cflag")
 os.fsync = lambda fd: None  # waits for the disk, for the sake of a power cut; tests kill processes, not machines
 processes.mark()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Tests run side by side; two threads in small operations only get in their way. A test may have changed it."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module", autouse=True)

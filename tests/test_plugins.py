@@ -74,9 +74,10 @@ def test_compare_and_tune(tmp_path: Path) -> None:
     own = {**OWN, **SHORT}
     del own["method"]
     both = ["--plugin", str(PLUGIN), *words(own)]
-    cflag("compare", "digits", "--methods", "pulled,finetune", "--seeds", "1", *both, "--out", str(tmp_path / "c"))
+    compare = ["compare", "digits", "--methods", "pulled,finetune", "--seeds", "1", *both]
+    assert main([*compare, "--out", str(tmp_path / "c")]) == 0  # its runs are processes
     assert "| pulled |" in (tmp_path / "c" / "table-rounds.md").read_text()
-    cflag("tune", "pulled", "digits", "--trials", "1", *both, "--out", str(tmp_path / "t"))
+    assert main(["tune", "pulled", "digits", "--trials", "1", *both, "--out", str(tmp_path / "t")]) == 0
     assert "[pulled]" in (tmp_path / "t" / "tuned.toml").read_text()
 
 
