@@ -74,6 +74,7 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
         "partitions": {"dirichlet", "iid", "subject", "own"},
         "models": {"mlp", "cnn", "cnn1d", "resnet18", "resnet50"},
         "memories": {"ring", "reservoir", "none"},
+        "loggers": {"mlflow", "tensorboard"},
         "presets": {"digits", *(f"{s}-{k}" for s in DATA_SETS for k in SCALES)},
         "campaigns": set(CAMPAIGNS),
     }
@@ -122,7 +123,7 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
         ("cflag.smoothness=0", "cflag.smoothness = 0.0 must be positive"),
         ("cflag.drift=1.5", "cflag.drift = 1.5 must lie between 0 and 1"),
         ("cflag.alpha=0.3", "cflag.alpha = 0.3 is above alpha_cap = 0.2"),
-        ("cflag.adapt=yes", "cflag.adapt = 'yes' must be 'off' or 'average' or 'worst' or 'server'"),
+        ("cflag.adapt=yes", "cflag.adapt = 'yes' must be 'off' or 'average' or 'worst'"),
         ("device=tpuu", "device = 'tpuu' is not a device torch knows"),
         ("clients=500", "too few for 500 clients"),
         ("zeta=0.001", "no Dirichlet(zeta = 0.001) draw of 1000"),

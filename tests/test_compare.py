@@ -92,7 +92,7 @@ def test_cost_of_a_round_by_hand() -> None:
 @pytest.mark.parametrize("budget", ["gradients", "bytes"])
 def test_equal_budget_within_half_a_round(budget: Any, tmp_path: Path) -> None:
     raw = merge(RAW, [("rounds", 12)])
-    jobs = plan(raw, ["cflag", "finetune", "replay"], [1], budget, tmp_path)
+    jobs = plan(raw, ["cflag", "finetune", "replay"], [resolve(raw).seed], budget, tmp_path)
     spent = {j.config.method: price(j.config, budget).of(j.config.rounds) for j in jobs}
     assert jobs[0].config.rounds == 12
     for job in jobs:

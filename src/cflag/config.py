@@ -78,7 +78,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     def to_dict(self) -> dict[str, Any]:
         """Return the config as it stands in a file: short keys first, tables last."""
         keys = [k for k in FIRST if k] + [f.name for f in fields(self) if f.name not in FIRST]
-        plain = {k: getattr(self, k) for k in keys if k not in TABLES}
+        plain = {k: getattr(self, k) for k in keys if k not in TABLES} | {"plugins": list(self.plugins)}
         others = {name: vars(settings) for name, settings in self.other_settings.items()}
         return {**plain, "memory": vars(self.memory), self.method: vars(self.settings), **others}
 
