@@ -13,14 +13,14 @@ from safetensors.torch import load_file
 
 from cflag import Answer, Ask, Client, Experiment, Source, register, resume, run
 from cflag.build import build_model
-from cflag.config import flatten, load_raw, merge, resolve
-from cflag.conversation import nbytes
+from cflag.config import flatten, load_config, load_raw, merge, resolve
+from cflag.conversation import loggable, nbytes
 from cflag.data.samples import Samples
 from cflag.data.source import Split
 from cflag.engines.engine import RunningMean
 from cflag.engines.lanes import WorkerLane
 from cflag.engines.local import LocalEngine
-from cflag.errors import CflagError, DivergedError
+from cflag.errors import CflagError, DivergedError, UserError
 from cflag.files import load_state
 from cflag.methods.finetune import Finetune
 from cflag.results.history import History
@@ -380,3 +380,24 @@ def test_what_clients_hold_is_bounded() -> None:
         assert host.data.total <= host.data.limit
     assert list(host.data.sizes) == [0, 3]
     assert [hasattr(host.clients[number], "data") for number in range(4)] == [True, False, False, True]
+
+
+def test_a_log_is_a_plain_number_or_a_short_word() -> None:
+    logged = loggable({"a": True, "b": torch.tensor(2.5), "c": "x" * 50, "d": 3})
+    assert logged == {"a": 1, "b": 2.5, "c": "x" * 40, "d": 3}
+    assert type(logged["a"]) is int
+    with pytest.raises(UserError, match=r"log\(e=...\) takes a number or a word, not list"):
+        loggable({"e": [1]})
+
+
+@pytest.mark.parametrize(
+    ("engine", "why"), [("flower", "cflag deploy"), ("flower-sim", "registered sources and models")]
+)
+def test_an_engine_that_cannot_carry_the_run_is_refused_before_anything_is_written(
+    engine: str, why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=why):
+        run("digits", model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), engine=engine, out=tmp_path / "run")
+    with pytest.raises(UserError, match="runs on this machine"):
+        Experiment(load_config("digits", engine=engine)).run(tmp_path / "run")
+    assert not (tmp_path / "run").exists()

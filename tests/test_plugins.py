@@ -15,6 +15,7 @@ from cflag.cli import main
 from cflag.config import load_config, load_raw, resolve
 from cflag.engines.flower.client.station import Stations
 from cflag.errors import UserError
+from cflag.results.folder import RunFolder
 
 PLUGIN = Path(__file__).parents[1] / "examples" / "own_parts.py"
 OWN: dict[str, Any] = {
@@ -27,6 +28,9 @@ OWN: dict[str, Any] = {
     "log": "lines",
 }
 SHORT = {"tasks": 2, "rounds": 2, "epochs": 1, "clients": 3}
+
+
+TUGGED = 'from cflag import FedAvg, register\n\n\n@register("method", "tugged")\nclass Tugged(FedAvg):\n    "Tugged."\n'
 
 
 def words(settings: dict[str, Any]) -> list[str]:
@@ -82,8 +86,7 @@ def test_compare_and_tune(tmp_path: Path) -> None:
 
 
 def test_a_file_names_its_plugins_relative_to_itself(tmp_path: Path) -> None:
-    text = 'from cflag import FedAvg, register\n\n\n@register("method", "tugged")\nclass Tugged(FedAvg):\n    pass\n'
-    (tmp_path / "mine.py").write_text(text)
+    (tmp_path / "mine.py").write_text(TUGGED)
     (tmp_path / "mine.toml").write_text('base = "digits"\nplugins = ["mine.py"]\nmethod = "tugged"\n')
     config = load_config(str(tmp_path / "mine.toml"))
     assert config.plugins == (str(tmp_path / "mine.py"),)
@@ -128,3 +131,66 @@ def test_simulation_and_deployment_have_the_local_numbers(tmp_path: Path) -> Non
     cflag("run", "digits", *own, "--engine", "flower-sim", "--workers", "2", "--out", str(tmp_path / "simulated"))
     cflag("deploy", "digits", *own, "--no-database", "--out", str(tmp_path / "deployed"))
     assert model_of(tmp_path / "local") == model_of(tmp_path / "simulated") == model_of(tmp_path / "deployed")
+
+
+def test_plugins_of_a_file_reach_tune_and_add_up_along_bases(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "mine.py").write_text(TUGGED)
+    (tmp_path / "sub" / "below.toml").write_text('base = "digits"\nplugins = ["mine.py"]\n')
+    (tmp_path / "above.toml").write_text(f'base = "sub/below.toml"\nplugins = ["sub/../sub/mine.py", "{PLUGIN}"]\n')
+    config = load_config(str(tmp_path / "above.toml"), method="tugged")
+    assert config.plugins == (str(tmp_path / "sub" / "mine.py"), str(PLUGIN))
+    # Known before a single config was resolved: the settings are refused, not the method.
+    assert main(["tune", "tugged", str(tmp_path / "above.toml"), "--set", "tugged.lr=0", "--out", str(tmp_path)]) == 2
+    assert "tugged.lr = 0.0 must be positive" in capsys.readouterr().err
+    (tmp_path / "wrong.toml").write_text('base = "digits"\nplugins = "mine.py"\n')
+    assert main(["show", str(tmp_path / "wrong.toml")]) == 2
+    assert "plugins = 'mine.py' must be a list of strings" in capsys.readouterr().err
+
+
+def test_plugins_given_here_are_written_down_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(TUGGED)
+    monkeypatch.chdir(tmp_path)
+    assert load_config("digits", plugins=["mine.py"]).plugins == (str(tmp_path / "mine.py"),)
+
+
+def test_a_client_needs_neither_the_servers_loggers_nor_other_methods_tables(tmp_path: Path) -> None:
+    registry.load_plugins([PLUGIN])
+    config = load_config("digits", clients=3, log="lines", pulled={"lr": 0.1}).to_toml()
+    for part in ("log", "pulled"):
+        assert part in config
+    for key in [key for key, part in registry._parts.items() if part.module.startswith("cflag_plugin")]:
+        del registry._parts[key]
+    head = {"experiment": "0123456789abcdef", "config": config}
+    own = {"data_dir": "", "device": "cpu", "plugins": [], "log": ""}
+    assert Stations(keeps=True).get(tmp_path, 0, own, head).config.method == "cflag"
+
+
+def test_a_scenario_must_make_as_many_tasks_as_the_config_says(tmp_path: Path) -> None:
+    own: dict[str, Any] = {"plugins": [str(PLUGIN)], "source": "dots", "scenario": "odd-even", "tasks": 5}
+    with pytest.raises(UserError, match="scenario 'odd-even' makes 2 tasks, not 5; set tasks = 2"):
+        run("digits", **own, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("figures", "why"),
+    [
+        ('(Figure("loss", "Loss", (Series("a", "a"),)),)', "cannot be named 'loss'"),
+        ('(Figure("x", "X", (Series("a", "a"),)),) * 2', "cannot be named 'x'"),
+        ('(Figure("x", "X", ()),)', "has no series"),
+    ],
+)
+def test_figures_that_would_hide_others_are_refused(figures: str, why: str, tmp_path: Path) -> None:
+    text = TUGGED.replace("import FedAvg,", "import FedAvg, Figure, Series,") + f"    figures = {figures}\n"
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(UserError, match=why):
+        run("digits", method="tugged", plugins=[str(tmp_path / "mine.py")], out=tmp_path / "run")
+
+
+def test_a_run_begun_elsewhere_can_be_logged_by_a_plugin(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", load_config("digits"))
+    folder.log_to("lines", (str(PLUGIN),))
+    assert (folder.config().log, folder.config().plugins) == ("lines", (str(PLUGIN),))

@@ -13,6 +13,7 @@ from cflag.data.benchmark import Benchmark
 from cflag.data.load import data_dir_or_default, load_source
 from cflag.data.source import Source
 from cflag.data.spec import Spec
+from cflag.diagnostics import check_figures
 from cflag.errors import UserError
 from cflag.learning.learner import Learner, Loss
 from cflag.methods.base import Method
@@ -31,6 +32,7 @@ def build_benchmark(config: Config, source: Source | None = None) -> Benchmark:
 def build_method(config: Config) -> Method:
     """Build the config's method."""
     method: Method = registry.get("method", config.method)(config.settings, config)
+    check_figures(method.figures)
     return method
 
 

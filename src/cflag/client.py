@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cflag.conversation import Cost, RoundContext
+from cflag.conversation import Cost, RoundContext, loggable
 from cflag.data.samples import Samples
 from cflag.learning.gradient_table import GradientTable, Workspace
 from cflag.memory.base import Memory
@@ -141,7 +141,7 @@ class Client:
 
     def log(self, **values: float | str) -> None:
         """Note something about this client for the metrics; no method's result may depend on it."""
-        self.logs.update(values)
+        self.logs.update(loggable(values))
 
     def new_table(self, count: int) -> GradientTable:
         """Return a table for `count` gradients, in the precision that its bound allows."""

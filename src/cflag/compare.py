@@ -119,7 +119,7 @@ def prepare(jobs: Sequence[Job]) -> None:
         folder = RunFolder.open(job.folder)
         if folder.config().numbers() != job.config.numbers():
             raise UserError(f"{job.folder} holds a run with other settings; choose another --out")
-        folder.log_to(job.config.log)
+        folder.log_to(job.config.log, job.config.plugins)
 
 
 def stop_at_failure(job: Job, error: CflagError) -> None:

@@ -6,6 +6,7 @@ Keys are the fields of `Config`; `[memory]` and a table named like the method ho
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -85,7 +86,8 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     def numbers(self) -> dict[str, Any]:
         """Return what decides a run's numbers, to tell whether a checkpoint belongs to this config."""
         other = {*ELSEWHERE, *self.other_settings}
-        return {key: value for key, value in self.to_dict().items() if key not in other}
+        numbers: dict[str, Any] = json.loads(json.dumps(self.to_dict()))  # as a checkpoint gives them back
+        return {key: value for key, value in numbers.items() if key not in other}
 
     def to_toml(self) -> str:
         """Return the config as TOML."""
@@ -134,7 +136,9 @@ def load_raw(given: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
         return raw
     if not isinstance(base, str):
         raise UserError(f"{given}: base = {base!r} must be the name of a preset or of a .toml file")
-    return merge(load_raw(base, (*seen, given)), flatten(raw))
+    below = load_raw(base, (*seen, given))
+    raw["plugins"] = [*below.get("plugins", []), *raw.get("plugins", [])]
+    return merge(below, flatten(raw))
 
 
 def load_config(given: str = "digits", **settings: Any) -> Config:
@@ -143,11 +147,19 @@ def load_config(given: str = "digits", **settings: Any) -> Config:
 
 
 def _load_own(path: Path) -> dict[str, Any]:
-    """Load a file of the user's own; its plugins are given relative to it."""
+    """Load a file of the user's own; its plugins, and a base that is a file, are given relative to it."""
     raw = load_file(path)
-    if isinstance(raw.get("plugins"), list):
-        raw["plugins"] = [str(path.parent.absolute() / str(plugin)) for plugin in raw["plugins"]]
+    if "plugins" in raw:
+        raw["plugins"] = absolute_plugins(raw["plugins"], path.parent)
+    if str(raw.get("base", "")).endswith(".toml"):
+        raw["base"] = str(path.parent / raw["base"])
     return raw
+
+
+def absolute_plugins(given: Any, where: Path) -> list[str]:
+    """Return plugins as absolute paths, each once; they may be given relative to a folder."""
+    files = _coerced("plugins", given, tuple[str, ...])
+    return list(dict.fromkeys(str((where / Path(file).expanduser()).resolve()) for file in files))
 
 
 def flatten(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -190,10 +202,16 @@ def merge(raw: Mapping[str, Any], settings: Iterable[tuple[str, Any]]) -> dict[s
 def resolve(raw: Mapping[str, Any]) -> Config:
     """Check raw values and fill in the defaults; what plugins register is known from here on."""
     plain = {k: v for k, v in raw.items() if not isinstance(v, Mapping)}
-    registry.load_plugins(_coerced("plugins", plain.get("plugins", ()), tuple[str, ...]))
-    tables = {_table(k): v for k, v in raw.items() if isinstance(v, Mapping)}
+    plain["plugins"] = absolute_plugins(plain.get("plugins", ()), Path.cwd())
+    registry.load_plugins(plain["plugins"])
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in raw.items():
+        if isinstance(value, Mapping):
+            tables.setdefault(_table(key), {}).update(value)
     name = str(plain.get("method", Config.method))
     method = registry.get("method", name)
+    if name in (*_keys(Config), *TABLES):
+        raise UserError(f"a method cannot be named '{name}': that is a key of the config")
     for table in tables:
         if table != "memory" and table not in registry.names("method"):
             raise unknown("table", table, ["memory", *registry.names("method")])
@@ -265,7 +283,7 @@ def _coerced(key: str, value: Any, hint: Any) -> Any:
             return value
     kinds: dict[Any, str] = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false"}
     kinds[tuple[str, ...]] = "a list of strings"
-    wanted = [kinds[c] for c in choices if c in kinds] + [f"'{w}'" for w in words]
+    wanted = [kinds.get(c, str(c)) for c in choices if get_origin(c) is not Literal] + [f"'{w}'" for w in words]
     close = difflib.get_close_matches(str(value), words, n=1)
     hint_text = f" (did you mean '{close[0]}'?)" if close else ""
     raise UserError(f"{key} = {value!r} must be {' or '.join(wanted)}{hint_text}")
@@ -291,7 +309,6 @@ def _check(config: Config) -> None:
     if config.model != CUSTOM:
         registry.get("model", config.model)
     registry.get("memory", config.memory.kind)
-    _check_memory(config.memory)
     _check_device(config)
     log_names(config.log)
 
@@ -317,19 +334,6 @@ def _check_cohort(config: Config) -> None:
             f"min_clients = {config.min_clients} is more than the {config.cohort_size()} clients of a round; "
             "lower it or raise clients_per_round"
         )
-
-
-def _check_memory(memory: MemoryOptions) -> None:
-    for key in ("per_task", "sample"):
-        if getattr(memory, key) < 1:
-            raise UserError(f"memory.{key} = {getattr(memory, key)} must be at least 1")
-    for key in ("limit_samples", "limit_bytes"):
-        if getattr(memory, key) < 0:
-            raise UserError(f"memory.{key} = {getattr(memory, key)} must be 0 (no limit) or more")
-    if memory.sample > memory.per_task:
-        raise UserError(f"memory.sample = {memory.sample} is larger than memory.per_task = {memory.per_task}")
-    if 0 < memory.limit_samples < memory.sample:
-        raise UserError(f"memory.sample = {memory.sample} is larger than memory.limit_samples = {memory.limit_samples}")
 
 
 def _check_device(config: Config) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cflag.errors import CflagError
+from cflag.errors import CflagError, UserError
 
 Value = Tensor | float
 """What travels: a tensor or a number."""
@@ -87,3 +87,22 @@ class Reply:
 def nbytes(values: Mapping[str, Value]) -> int:
     """Return the size of what travels: tensors as they are, a number as 8 bytes."""
     return sum(v.numel() * v.element_size() if isinstance(v, Tensor) else 8 for v in values.values())
+
+
+LONGEST = 40
+"""Characters of a word that a client logs."""
+
+
+def loggable(values: Mapping[str, Any]) -> dict[str, float | str]:
+    """Return what a method logs as plain numbers and short words; refuse anything else."""
+    return {name: _loggable(name, value) for name, value in values.items()}
+
+
+def _loggable(name: str, value: Any) -> float | str:
+    if isinstance(value, str):
+        return value[:LONGEST]
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, bool) else value
+    raise UserError(f"log({name}=...) takes a number or a word, not {type(value).__name__}")

@@ -112,10 +112,25 @@ class Figure:
         return cls(**{**raw, "series": tuple(Series(**series) for series in raw["series"]), "marks": marks})
 
 
+RESERVED = ("accuracy", "accuracy_after_each_task", "accuracy_matrix", "cost", "loss", "method", "result", "total")
+"""What the core calls its own figures, and its headings in loggers."""
+
+
+def check_figures(figures: Iterable[Figure]) -> None:
+    """Refuse declared figures that would overwrite others, or show nothing."""
+    names = [figure.name for figure in figures]
+    for figure in figures:
+        if figure.name in RESERVED or names.count(figure.name) > 1:
+            raise UserError(f"a method's figure cannot be named '{figure.name}': there is another one of that name")
+        if not figure.series:
+            raise UserError(f"a method's figure '{figure.name}' has no series to draw")
+
+
 def totals(figures: Iterable[Figure], records: Sequence[Record]) -> dict[str, float]:
-    """Return the sums over a run of the series that have a total, by key."""
+    """Return the sums over a run of the series that have a total, by key; nothing where nobody logged it."""
     keys = dict.fromkeys(series.key for figure in figures for series in figure.series if series.total)
-    return {key: sum(v for record in records for v in _logged(record, key)) for key in keys}
+    found = {key: [v for record in records for v in _logged(record, key)] for key in keys}
+    return {key: sum(values) for key, values in found.items() if values}
 
 
 def _logged(record: Record, key: str) -> list[float]:

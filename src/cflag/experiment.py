@@ -84,6 +84,7 @@ class Experiment:
 
     def run(self, out: Path, display: Display | None = None) -> Result:
         """Run from the beginning into a new folder, on this machine."""
+        self._check_engine()
         require_loggers(self.config.log)
         return self.run_in(RunFolder.create(out, self.config), display or Quiet())
 
@@ -96,8 +97,7 @@ class Experiment:
         if folder.finished:
             catch_up(display, self.config, folder)
             return Result.load(folder.path)
-        if self.config.engine != "local":
-            raise UserError(f"engine = '{self.config.engine}': an Experiment runs on this machine; use cflag.run(...)")
+        self._check_engine()
         require_loggers(self.config.log)
         with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:
             folder.describe_data(self.benchmark.class_counts())
@@ -124,6 +124,10 @@ class Experiment:
         """Return the server with the initial model."""
         params, buffers = self._initial
         return Server(params.clone(), buffers.clone(), self.config.rounds, self.learner, self.config.seed)
+
+    def _check_engine(self) -> None:
+        if self.config.engine != "local":
+            raise UserError(f"engine = '{self.config.engine}': an Experiment runs on this machine; use cflag.run(...)")
 
     def _workers(self) -> int:
         if self.config.workers or self.learner.device.type != "cpu":

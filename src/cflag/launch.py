@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from cflag.config import CUSTOM, flatten, load_raw, merge, resolve
+from cflag.config import CUSTOM, Config, flatten, load_raw, merge, resolve
 from cflag.data.source import Source
 from cflag.engines.flower import require_flower
 from cflag.errors import UserError
@@ -47,6 +48,7 @@ def run(
     own_source = source if isinstance(source, Source) else None
     own_model = model if isinstance(model, nn.Module) else None
     experiment = Experiment(config, own_source, own_model, loss)
+    check_engine(config)
     require_loggers(config.log)
     name = f"{Path(preset or config.source).stem}-{config.method}-{config.seed}"
     folder = RunFolder.create(Path(out) if out is not None else new_folder(name), config)
@@ -67,16 +69,26 @@ def carry(experiment: Experiment, folder: RunFolder, display: Display) -> Result
     if folder.finished:
         catch_up(display, config, folder)
         return Result.load(folder.path)
-    if config.engine == "flower":
-        raise UserError(f"{folder.path} is a deployment's; go on with: cflag deploy --resume {folder.path}")
-    if CUSTOM in (config.source, config.model):
-        raise UserError("engine = 'flower-sim' starts processes that know registered sources and models only")
+    check_engine(config, folder)
     require_loggers(config.log)
     with explain_failures(folder.path), require_flower():
         from cflag.engines.flower.processes.deploy import simulate
 
         folder.describe_data(experiment.benchmark.class_counts())
         return simulate(folder, config, display)
+
+
+def check_engine(config: Config, folder: RunFolder | None = None) -> None:
+    """Refuse an engine that cannot carry a run from here, before anything is written."""
+    if config.engine == "flower" and folder is not None:
+        raise UserError(f"{folder.path} is a deployment's; go on with: cflag deploy --resume {folder.path}")
+    if config.engine == "flower":
+        raise UserError("engine = 'flower' is for fleets; use: cflag deploy, or cflag server")
+    if config.engine == "flower-sim":
+        if CUSTOM in (config.source, config.model):
+            raise UserError("engine = 'flower-sim' starts processes that know registered sources and models only")
+        with require_flower():
+            import_module("flwr")
 
 
 def _bar() -> Bar:

@@ -92,7 +92,11 @@ def get(kind: str, name: str) -> Any:
             import_module(_index(kind)[name].module)
         elif name in _entry_points(kind):
             entry = _entry_points(kind)[name]
-            _parts.setdefault((kind, name), Part(entry.load(), "from another package", entry.module))
+            try:
+                thing = entry.load()
+            except Exception as error:
+                raise UserError(f"{kind} '{name}' of {entry.value}: {type(error).__name__}: {error}") from error
+            _parts.setdefault((kind, name), Part(thing, "from another package", entry.module))
         else:
             raise unknown(kind, name, names(kind))
     return _parts[kind, name].thing
@@ -167,7 +171,7 @@ def _find_entry_points(group: str, path: tuple[str, ...]) -> dict[str, EntryPoin
 def load_plugins(files: Iterable[str | Path]) -> None:
     """Import plugin files, each once; what they register can then be used by name."""
     for file in files:
-        path = Path(file).expanduser().absolute()
+        path = Path(file).expanduser().resolve()
         module = f"cflag_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
         if module not in sys.modules:
             _import_plugin(path, module)
@@ -180,7 +184,7 @@ def _import_plugin(path: Path, name: str) -> None:
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         for key in [key for key, part in _parts.items() if part.module == name]:
             del _parts[key]

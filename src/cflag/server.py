@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from cflag.conversation import loggable
 from cflag.rng import torch_seed
 
 if TYPE_CHECKING:
@@ -35,12 +36,12 @@ class Server:
     round: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
-    logs: dict[str, float] = field(default_factory=dict)
+    logs: dict[str, Any] = field(default_factory=dict)
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return the server's random stream for a purpose in this round."""
         return torch.Generator().manual_seed(torch_seed(self.seed, purpose, self.task, self.round))
 
-    def log(self, **values: float) -> None:
+    def log(self, **values: float | str) -> None:
         """Note something about this round for the metrics."""
-        self.logs.update(values)
+        self.logs.update(loggable(values))

@@ -36,7 +36,8 @@ def configs_of(args: argparse.Namespace, methods: Sequence[str | None], seeds: S
 
 def raw_of(args: argparse.Namespace, tuned: Iterable[tuple[str, Any]] = ()) -> dict[str, Any]:
     """Return the preset's values with tuned ones and, above all, those of --set and --data-dir."""
-    from cflag.config import load_raw, merge, parse_setting
+    from cflag.config import absolute_plugins, load_raw, merge, parse_setting
+    from cflag.registry import load_plugins
 
     settings = [*tuned, *(parse_setting(text) for text in args.set)]
     if args.data_dir:
@@ -45,8 +46,11 @@ def raw_of(args: argparse.Namespace, tuned: Iterable[tuple[str, Any]] = ()) -> d
         if getattr(args, key, None) is not None:
             settings.append((key, getattr(args, key)))
     raw = load_raw(args.preset or "digits")
-    plugins = [*raw.get("plugins", []), *map(absolute, args.plugin)]
-    return merge(raw, [*settings, *([("plugins", plugins)] if plugins else [])])
+    here = [value for key, value in settings if key == "plugins"]
+    plugins = [file for given in (*here, args.plugin) for file in absolute_plugins(given, Path.cwd())]
+    settings.append(("plugins", [*raw.get("plugins", []), *plugins]))
+    load_plugins(dict(settings)["plugins"])
+    return merge(raw, settings)
 
 
 def absolute(folder: str) -> str:

@@ -119,7 +119,7 @@ def _resumed(args: argparse.Namespace) -> tuple[Path, Experiments]:
 
 def _refuse_with_resume(args: argparse.Namespace) -> None:
     given = {"PRESET": args.preset, "--set": args.set, "--out": args.out, "--seeds": args.seeds}
-    given |= {"--methods": args.methods, "--engine": args.engine}
+    given |= {"--methods": args.methods, "--engine": args.engine, "--plugin": args.plugin}
     for name, value in given.items():
         if value:
             raise UserError(f"{name} cannot be changed when resuming: --resume takes all from the folder's config.toml")
@@ -138,12 +138,14 @@ def _folders_in(root: Path) -> list[Path]:
 def _begun(args: argparse.Namespace) -> tuple[Path, Experiments]:
     """Make one folder per run, all of them before the first starts, so that --resume finds what is still to do."""
     from cflag.experiment import Experiment
+    from cflag.launch import check_engine
     from cflag.loggers.attach import require_loggers
     from cflag.results.folder import RunFolder, new_folder, refuse_existing
 
     methods = names_in("--methods", args.methods) if args.methods else [None]
     seeds = [seed_of(text) for text in names_in("--seeds", args.seeds)] if args.seeds else [None]
     configs = configs_of(args, methods, seeds)
+    check_engine(configs[0])
     require_loggers(configs[0].log)
     first = Experiment(configs[0])  # missing data and the like come to light before a folder is made
     stem = Path(args.preset or "digits").stem

@@ -34,6 +34,9 @@ class Benchmark:
         self.source = source = _resized(_reduced(source, options), options.image_size)
         sequence: TaskSequence = registry.get("scenario", options.scenario)(source, options)
         self.tasks = sequence.tasks
+        if len(self.tasks) != options.tasks:
+            made = len(self.tasks)
+            raise UserError(f"scenario '{options.scenario}' makes {made} tasks, not {options.tasks}; set tasks = {made}")
         self.spec = Spec(
             shape=source.shape,
             dtype=str(source.train.x.dtype).removeprefix("torch."),

@@ -20,6 +20,7 @@ RATES_FIGURE = Figure(
         Series("server_beta", "β*"),
         Series("lambda", "Λ_i", by_client=True, drawn=False),
         Series("capped", "caps that acted", by_client=True, total=True, drawn=False),
+        Series("server_capped", "caps of β* that acted", total=True, drawn=False),
     ),
     Marks("case", ("interference", "transference"), "how current and memory gradients meet"),
     axis="rate",

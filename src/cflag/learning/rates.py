@@ -33,7 +33,7 @@ class RateSettings:
     alpha_cap: float | Literal["paper", "none"] = "paper"
     """Upper bound of α_i; "paper" is 2/(L(1+m)) with m = 1, the constraint of the problem it solves."""
     beta_cap: float | Literal["paper", "none"] = "none"
-    """Upper bound of β_i; "paper" is 1/(4LE), which the drift lemma needs."""
+    """Upper bound of the β_i that the transference rule sets; "paper" is 1/(4LE), which the drift lemma needs."""
 
     def check(self, table: str) -> None:
         """Refuse rates that cannot work."""
@@ -74,7 +74,9 @@ class RateSettings:
         """Return how a client adapts its rates; with adaptation off no rule acts."""
         alpha, smoothness = (self.alpha, float(self.smoothness)) if L is None else (1 / (2 * L), L)
         chosen = {"interference", "transference"} if self.rules == "both" else {self.rules}
-        return RateRule(smoothness, alpha, beta, *self.caps(steps, L), frozenset(chosen if self.adapt != "off" else ()))
+        alpha_cap, beta_cap = self.caps(steps, L)  # a cap never lowers α itself
+        rules = frozenset(chosen if self.adapt != "off" else ())
+        return RateRule(smoothness, alpha, beta, max(alpha, alpha_cap), beta_cap, rules)
 
 
 @dataclass(frozen=True)

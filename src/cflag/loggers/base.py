@@ -129,9 +129,9 @@ def summary(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def settings(config: Config) -> dict[str, Any]:
-    """Return the config with dotted keys, without the tables of methods that are not run."""
+    """Return the config with dotted keys, without the tables of methods that are not run; lists become words."""
     raw = {key: value for key, value in config.to_dict().items() if key not in config.other_settings}
-    return dict(flatten(raw))
+    return {key: value if isinstance(value, int | float | str) else str(value) for key, value in flatten(raw)}
 
 
 class State:

@@ -15,13 +15,25 @@ from cflag.registry import register
 
 @dataclass(frozen=True)
 class MemoryOptions:
-    """The size of a client's memory: the paper's m_0 a task, how many are drawn a round, and limits in all."""
+    """The size of a client's memory: the paper's m_0 per task, how many are drawn per round, and limits in all."""
 
     kind: str = "ring"
     per_task: int = 400
     sample: int = 200
     limit_samples: int = 0
     limit_bytes: int = 0
+
+    def check(self, table: str) -> None:
+        """Refuse numbers that cannot work."""
+        for key in ("per_task", "sample"):
+            if getattr(self, key) < 1:
+                raise UserError(f"{table}.{key} = {getattr(self, key)} must be at least 1")
+        for key in ("limit_samples", "limit_bytes"):
+            if getattr(self, key) < 0:
+                raise UserError(f"{table}.{key} = {getattr(self, key)} must be 0 (no limit) or more")
+        for key in ("per_task", "limit_samples"):
+            if 0 < getattr(self, key) < self.sample:
+                raise UserError(f"{table}.sample = {self.sample} is larger than {table}.{key} = {getattr(self, key)}")
 
     def capacity(self, samples: Samples) -> int | None:
         """Return how many samples like these may be kept in all, or None where there is no limit."""

@@ -115,7 +115,7 @@ class CFlag(Method):
 
     def observe(self, server: Server, mean: Mean, m: Tensor | None) -> None:
         """Log Γ(t); there is none in the first task."""
-        if m is not None:
+        if m is not None and self.settings.measure_gamma:
             rule = self.settings.rule(self.steps(server), **self.rates(server))
             forgetting.observe(server, mean, m, self.memory_direction(m), rule)
 

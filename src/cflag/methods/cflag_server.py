@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from cflag.conversation import Ask, Conversation, Mean
+from cflag.errors import UserError
 from cflag.learning.forgetting import forgetting_term, mean_steps
 from cflag.learning.rates import CFlagSettings, Overlap
 from cflag.methods.cflag import CFlag
@@ -28,6 +29,9 @@ class CFlagServerSettings(CFlagSettings):
     def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
         super().check(table)
+        for name in ("rules", "alpha_cap", "measure_gamma"):
+            if getattr(self, name) != getattr(CFlagSettings, name):
+                raise UserError(f"{table}.{name} has no effect: clients do not adapt here; leave it out")
         if self.smoothness != "auto":
             self.check_transference(table)
 
@@ -56,6 +60,6 @@ class CFlagServer(CFlag):
         assert a is not None  # it follows from Σ p_i Δ_i, as all β_i are β
         overlap = Overlap.between(m, a, q)
         rates = replace(rule, rules=frozenset({"transference"})).adapt(overlap, weight=1.0)
-        server.log(gamma=forgetting_term(overlap, rule), server_beta=rates.beta, capped=rates.capped)
+        server.log(gamma=forgetting_term(overlap, rule), server_beta=rates.beta, server_capped=rates.capped)
         server.log(gamma_adapted=forgetting_term(overlap, replace(rule, beta=rates.beta)))
         return rates.alpha * q + rates.beta * a

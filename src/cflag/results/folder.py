@@ -65,18 +65,23 @@ class RunFolder:
 
     def config(self) -> Config:
         """Read the config back."""
-        return resolve(load_file(self.path / "config.toml"))
+        path = self.path / "config.toml"
+        try:
+            return resolve(load_file(path))
+        except UserError as error:
+            raise UserError(f"{path}: {error} (was the run begun by another version of cflag?)") from None
 
-    def log_to(self, log: str) -> None:
-        """Let a run that is not finished be logged elsewhere, too, from now on."""
+    def log_to(self, log: str, plugins: tuple[str, ...]) -> None:
+        """Let a run that is not finished be logged elsewhere, too, from now on; the logger may be a plugin's."""
         config = self.config()
         if log and log != config.log and not self.finished:
-            write_atomically(self.path / "config.toml", replace(config, log=log).to_toml().encode())
+            known = tuple(dict.fromkeys((*config.plugins, *plugins)))
+            write_atomically(self.path / "config.toml", replace(config, log=log, plugins=known).to_toml().encode())
 
     def describe_data(self, counts: ClassCounts) -> None:
         """Write down, once, which client got how many samples of which class."""
         if not self.benchmark.exists():
-            write_json(self.benchmark, {"class_counts": counts})
+            write_atomically(self.benchmark, strict_json({"class_counts": counts}).encode())
 
     def class_counts(self) -> ClassCounts | None:
         """Return what `describe_data` wrote; None where nobody knows, as in deployments."""

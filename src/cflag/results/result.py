@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from cflag import registry
 from cflag.diagnostics import Figure
 from cflag.errors import UserError
 from cflag.results.metrics import read_metrics
@@ -126,9 +128,19 @@ class Result:
             **{name: raw[name] for name in names},
             by_task=raw["by_task"] if "by_task" in raw else raw["config"]["scenario"] == "task",
             diagnostics=raw.get("diagnostics", {}),
-            figures=tuple(Figure.from_dict(figure) for figure in raw.get("figures", [])),
+            figures=_figures(raw),
             folder=folder,
         )
+
+
+def _figures(raw: dict[str, Any]) -> tuple[Figure, ...]:
+    """Return the figures that a result declares; an older one does not say, so its method does where it is known."""
+    if "figures" in raw:
+        return tuple(Figure.from_dict(figure) for figure in raw["figures"])
+    known: tuple[Figure, ...] = ()
+    with suppress(UserError):
+        known = registry.get("method", raw["method"]).figures
+    return known
 
 
 def versions() -> dict[str, str]:

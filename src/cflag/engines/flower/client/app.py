@@ -86,7 +86,8 @@ def _place(context: Context) -> tuple[Path, int, dict[str, Any]]:
         raise CflagError("this SuperNode does not say which client it is; start it with --node-config 'partition-id=0'")
     number = int(node["partition-id"])
     if "state-dir" in node:
-        own = {"data_dir": str(node.get("data-dir", "")), "device": str(node.get("device", "cpu")), "plugins": []}
+        own = {"data_dir": str(node.get("data-dir", "")), "device": str(node.get("device", "cpu")), "log": "",
+               "plugins": []}  # fmt: skip
         return Path(str(node["state-dir"])), number, own
     if SIMULATION in os.environ:
         return Path(os.environ[SIMULATION]) / f"client-{number}", number, {}

@@ -110,7 +110,9 @@ class Stations:
             raw = load_text(states.config, states.folder / "config.toml")
             # The server decides the experiment; this machine decides where its data are, what computes, and which code
             # of its own it runs: a server must not be able to name a file that a client then executes.
-            self.config = resolve({**raw, "workers": 1, **node})
+            own = {key: value for key, value in raw.items() if not isinstance(value, dict)}
+            tables = {key: raw[key] for key in ("memory", str(raw.get("method"))) if key in raw}
+            self.config = resolve({**own, **tables, "workers": 1, **node})
             self.host = host_of(self.config)
             self.name, self.open = name, {}
         if number not in self.open:
