@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from cflag import Answer, Ask, Client, Experiment, Source, register, resume, run
 from cflag.build import build_model

@@ -36,7 +36,8 @@ class Benchmark:
         self.tasks = sequence.tasks
         if len(self.tasks) != options.tasks:
             made = len(self.tasks)
-            raise UserError(f"scenario '{options.scenario}' makes {made} tasks, not {options.tasks}; set tasks = {made}")
+            name = options.scenario
+            raise UserError(f"scenario '{name}' makes {made} tasks, not {options.tasks}; set tasks = {made}")
         self.spec = Spec(
             shape=source.shape,
             dtype=str(source.train.x.dtype).removeprefix("torch."),
