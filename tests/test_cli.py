@@ -185,6 +185,7 @@ def test_an_existing_folder_is_never_overwritten(tmp_path: Path, capsys: pytest.
     assert [p.name for p in tmp_path.iterdir()] == ["precious.txt"]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_without_out_each_run_gets_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
@@ -192,6 +193,7 @@ def test_without_out_each_run_gets_a_new_folder(tmp_path: Path, monkeypatch: pyt
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["digits-cflag-1234", "digits-cflag-1234-2"]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_seeds_and_methods_make_one_folder_each_and_can_be_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

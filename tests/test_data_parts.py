@@ -125,6 +125,7 @@ def model(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_parts_from_a_plugin_that_do_as_ours_do_lead_to_the_same_model(plugin: Load, tmp_path: Path) -> None:
     plugin(LIKE_OURS)
     ours: dict[str, Any] = {"source": "digits", "scenario": "task", "partition": "iid", "class_order": "natural"}

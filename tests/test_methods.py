@@ -178,6 +178,7 @@ def test_ewc_over_tasks(tasks: str) -> None:
     assert lab.server.state["pull"].tolist() == pytest.approx([float(pull), 0, 0])
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_sampled_labels_give_another_fisher_and_both_run(tmp_path: Path) -> None:
     results = [
         run("digits", method="ewc", out=tmp_path / labels, **QUICK, ewc={"labels": labels, "strength": 1000.0})

@@ -107,6 +107,7 @@ def test_every_line_of_the_metrics_has_what_is_promised(result: Result) -> None:
     assert lines[-1]["accuracy"] == pytest.approx(result.average_accuracy)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_evaluation_on_a_schedule(tmp_path: Path) -> None:
     settings = {**QUICK, "rounds": 5, "eval_every": 2}
     lines = run("digits", out=tmp_path / "run", **settings).metrics
