@@ -10,6 +10,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from types import UnionType
@@ -233,6 +234,7 @@ def _table(name: str) -> str:
     return dashed if dashed in registry.names("method") and name not in registry.names("method") else name
 
 
+@cache
 def _hints(cls: type[Any]) -> dict[str, Any]:
     return get_type_hints(cls)
 
