@@ -234,9 +234,7 @@ def _table(name: str) -> str:
     return dashed if dashed in registry.names("method") and name not in registry.names("method") else name
 
 
-@cache
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    return get_type_hints(cls)
+_hints = cache(get_type_hints)
 
 
 def _keys(cls: type[Any]) -> list[str]:
