@@ -212,7 +212,8 @@ def test_declared_values_are_read_back_from_the_metrics(rounds: list[tuple[int |
     each, own = Series("hits", "h", by_client=True, total=True), Series("hits", "h", drawn=False)
     figure = Figure("hits", "Hits", (each, own))
     numbers = [[v for v in clients if v is not None] for _, clients in rounds]
-    assert totals([figure], records) == {"hits": sum(map(sum, numbers)) + sum(v or 0 for v, _ in rounds)}
+    logged = [*(v for row in numbers for v in row), *(v for v, _ in rounds if v is not None)]
+    assert totals([figure], records) == ({"hits": sum(logged)} if logged else {})
     means = [(t, sum(v) / len(v)) for t, v in enumerate(numbers, 1) if v]
     assert figure.curves(records) == ({each: means} if means else {})
     assert own.points(records) == [(t, v) for t, (v, _) in enumerate(rounds, 1) if v is not None]

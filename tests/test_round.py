@@ -31,7 +31,9 @@ GAMMA = Fr(5, 2) / 100 * (Fr(59, 90) ** 2 + Fr(16, 9) + Fr(59, 30) ** 2) - Fr(1,
 
 
 def by_hand(method: str = "cflag", **changed: Any) -> Lab:
-    own: dict[str, Any] = {"alpha": 0.1, "beta": 0.1, "order": "cyclic", "alpha_cap": "none", **changed}
+    own: dict[str, Any] = {"alpha": 0.1, "beta": 0.1, "order": "cyclic", **changed}
+    if method == "cflag":
+        own.setdefault("alpha_cap", "none")
     settings: dict[str, Any] = {"steps": 2, "method": method, method: own}
     return Lab(PAST, CURRENT, (0, 0, 0), **settings)
 

@@ -100,13 +100,11 @@ ELSEWHERE = ("workers", "data_dir", "log", "device", "min_clients", "deadline", 
 """Keys that change no number: they say where and how something is computed."""
 FIRST = ("method", "source", "scenario", "clients", "tasks", "rounds", "seed", "zeta", "model")
 
-LEAST = {
-    **dict.fromkeys(
-        ("tasks", "clients", "rounds", "batch", "min_samples", "eval_every", "table_bytes", "min_clients"), 1
-    ),
-    **dict.fromkeys(("samples_per_class", "test_per_class", "image_size", "steps", "width", "workers"), 0),
-    "seed": 0,
-}
+AT_LEAST_1 = ("tasks", "clients", "rounds", "batch", "min_samples", "eval_every", "table_bytes", "min_clients")
+AT_LEAST_0 = ("samples_per_class", "test_per_class", "image_size", "steps", "width", "workers", "seed")
+LEAST = {**dict.fromkeys(AT_LEAST_1, 1), **dict.fromkeys(AT_LEAST_0, 0)}
+KINDS: dict[Any, str] = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false",
+                         tuple[str, ...]: "a list of strings"}  # fmt: skip
 
 
 def load_file(path: Path) -> dict[str, Any]:
@@ -234,7 +232,9 @@ def _table(name: str) -> str:
     return dashed if dashed in registry.names("method") and name not in registry.names("method") else name
 
 
-_hints = cache(get_type_hints)
+@cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def _keys(cls: type[Any]) -> list[str]:
@@ -281,9 +281,7 @@ def _coerced(key: str, value: Any, hint: Any) -> Any:
                 return float(value)
         elif type(value) is choice:
             return value
-    kinds: dict[Any, str] = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false"}
-    kinds[tuple[str, ...]] = "a list of strings"
-    wanted = [kinds.get(c, str(c)) for c in choices if get_origin(c) is not Literal] + [f"'{w}'" for w in words]
+    wanted = [KINDS.get(c, str(c)) for c in choices if get_origin(c) is not Literal] + [f"'{w}'" for w in words]
     close = difflib.get_close_matches(str(value), words, n=1)
     hint_text = f" (did you mean '{close[0]}'?)" if close else ""
     raise UserError(f"{key} = {value!r} must be {' or '.join(wanted)}{hint_text}")

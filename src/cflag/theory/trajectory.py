@@ -51,14 +51,14 @@ class Plan:
 
     def config(self, problem: Problem) -> Config:
         """Return the experiment's config."""
+        who = {} if self.method == "cflag-server" else {"adapt": self.adapt, "alpha_cap": "none"}
         L = "auto" if self.smoothness == "auto" else problem.smoothness
         return resolve({
             "source": "custom", "model": "custom", "method": self.method, "clients": len(problem.past), "tasks": 2,
             "scenario": "class", "class_order": "natural", "partition": "subject", "batch": self.batch, "workers": 1,
             "steps": self.steps, "rounds": self.rounds, "seed": self.seed,
             "memory": {"per_task": self.memory, "sample": self.memory},
-            self.method: {"alpha": self.alpha, "beta": self.beta, "smoothness": L, "alpha_cap": "none",
-                          "adapt": "off" if self.method == "cflag-server" else self.adapt},
+            self.method: {"alpha": self.alpha, "beta": self.beta, "smoothness": L, **who},
         })  # fmt: skip
 
 
