@@ -258,7 +258,7 @@ def _options(cls: type[Any], table: Mapping[str, Any], name: str) -> Any:
     for key in table:
         if key not in _keys(cls):
             raise unknown("key", f"{name}.{key}", [f"{name}.{k}" for k in _keys(cls)])
-    hints = _hints(cls)  # type: ignore[arg-type] (mypy does not believe that a class is hashable)
+    hints = _hints(cls)  # type: ignore[arg-type]  # mypy does not take a class for hashable
     options = cls(**{k: _coerced(f"{name}.{k}", v, hints[k]) for k, v in table.items()})
     if hasattr(options, "check"):
         options.check(name)
