@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import hypothesis
 import pytest
+import sklearn.datasets
 import torch
 
 from cflag import registry
@@ -21,6 +23,7 @@ from tests.support.datasets import put_reader
 hypothesis.settings.register_profile("cflag", deadline=None)
 hypothesis.settings.load_profile("cflag")
 os.fsync = lambda fd: None  # waits for the disk, for the sake of a power cut; tests kill processes, not machines
+sklearn.datasets.load_digits = cache(sklearn.datasets.load_digits)  # a text file, read by a thousand runs
 processes.mark()
 
 

@@ -16,6 +16,7 @@ from cflag.commands.server_app import run_server_app
 from cflag.config import Config, flatten, load_raw, merge, resolve
 from cflag.engines.flower.client import app as client_app
 from cflag.engines.flower.client.station import Stations
+from cflag.engines.flower.server import post, roll
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
 
@@ -82,7 +83,10 @@ class FakeGrid:
         return [self.replies.pop(key) for key in list(ids) if key in self.replies]
 
 
-QUICK: dict[str, Any] = {"clients": 3, "tasks": 2, "rounds": 2, "width": 8}
+QUICK: dict[str, Any] = {"clients": 3, "tasks": 2, "rounds": 2, "width": 8, "epochs": 1}
+
+for module in (post, roll):
+    vars(module)["POLL"] = 0.01  # answers are there at once
 
 
 class Fleet:
