@@ -71,7 +71,7 @@ def adaptive_rates(t: Round) -> Check:
     L, alpha, beta, inner = t.at.smoothness, t.at.alpha, t.at.beta, t.a @ t.m
     many = t.at.problem.weights * (len(t.v) if t.at.adapt == "worst" else 1)
     agrees = inner > 0
-    alphas = torch.where(agrees, alpha, alpha - beta * inner / square(t.m))
+    alphas = torch.where(agrees, alpha, alpha - beta * inner / (square(t.m) or 1.0))  # m = 0: the plain rates
     betas = torch.where(agrees, (1 - L * alpha) * inner / (L * many * (t.a**2).sum(1)), beta)
     return identity(torch.cat([t.alphas - alphas, t.betas - betas]), alphas, betas)
 
