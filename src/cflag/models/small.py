@@ -42,8 +42,8 @@ def cnn(shape: tuple[int, ...], outputs: int, options: ModelOptions) -> nn.Modul
         layers += [
             nn.Conv2d(channels, out, 3, padding=1),
             norm_layer(options.norm, out),
-            nn.ReLU(),
             nn.MaxPool2d(2, ceil_mode=True),
+            nn.ReLU(),  # after the halving: the same values and gradients, on a quarter of them
         ]
         channels, height, breadth = out, _halved(height), _halved(breadth)
     return nn.Sequential(
@@ -67,8 +67,8 @@ def cnn1d(shape: tuple[int, ...], outputs: int, options: ModelOptions) -> nn.Mod
         layers += [
             nn.Conv1d(channels, out, 5, padding=2),
             norm_layer(options.norm, out, dims=1),
-            nn.ReLU(),
             nn.MaxPool1d(2, ceil_mode=True),
+            nn.ReLU(),
         ]
         channels = out
     return nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(channels, outputs))

@@ -19,6 +19,8 @@ from cflag.paper.scales import SCALES
 SEEDS = (1234, 1235, 1236)
 IID, NON_IID = 1e5, 0.1
 DATA_SETS = ("cifar10", "cifar100", "tiny-imagenet")
+RATES, RATES_SEED, RATES_ROUNDS = (3e-4, 1e-3, 3e-3), 7, 4
+"""The Adam rates that every method may choose from, on a seed and in fewer rounds than any table has."""
 SWEPT = ("clients", "memory.sample", "memory.per_task")
 
 
@@ -33,22 +35,34 @@ class Variant:
     printed: str | None
     """The row of the paper's tables that it is compared with."""
     settings: tuple[tuple[str, Any], ...] = ()
+    rates: tuple[str, ...] = ("lr",)
+    """The settings of the method that hold its rate; several are set to the same value (the paper's α = β)."""
+
+    def at_rate(self, rate: float) -> list[tuple[str, Any]]:
+        """Return the settings with which it runs at a rate."""
+        return [(f"{self.method}.{name}", rate) for name in self.rates]
 
 
 PAPERS_OWN = "C-FLAG"
 """In a cell, stands for whichever variants of C-FLAG a scale runs."""
+BOTH_RATES = ("alpha", "beta")
 CFLAG_VARIANTS = (
     Variant("cflag-paper", "C-FLAG, as in the paper's experiments", "cflag", "cflag",
-            (("cflag.estimator", "minibatch"), ("optimizer", "adam"))),
-    Variant("cflag", "C-FLAG, delayed gradients", "cflag", None, (("cflag.estimator", "iag"),)),
-    Variant("cflag-sgd", "C-FLAG-SGD", "cflag-sgd", "cflag"),
+            (("cflag.estimator", "minibatch"), ("optimizer", "adam")), BOTH_RATES),
+    Variant("cflag", "C-FLAG, delayed gradients", "cflag", None, (("cflag.estimator", "iag"),), BOTH_RATES),
+    Variant("cflag-sgd", "C-FLAG-SGD", "cflag-sgd", "cflag", rates=BOTH_RATES),
 )  # fmt: skip
 """The closest to what the paper ran comes first: claims about C-FLAG are judged on the first that was run."""
 BASELINES = {"finetune": "Fine-FL", "ewc": "EWC-FL", "nccl": "NCCL-FL", "replay": "Erg-FL", "fedtrack": "FedTrack",
              "lwf": "LwF-FL", "icarl": "iCaRL-FL", "target": "TARGET"}  # fmt: skip
 """What the paper calls our other methods."""
 VARIANTS = {
-    v.name: v for v in (*CFLAG_VARIANTS, *(Variant(name, label, name, name) for name, label in BASELINES.items()))
+    v.name: v
+    for v in (
+        *CFLAG_VARIANTS,
+        *(Variant(name, label, name, name) for name, label in BASELINES.items() if name != "fedtrack"),
+        Variant("fedtrack", BASELINES["fedtrack"], "fedtrack", "fedtrack", rates=("beta",)),
+    )
 }
 TASK_ROWS = ("finetune", "ewc", "nccl", "fedtrack", "replay", PAPERS_OWN)
 CLASS_ROWS = ("finetune", "ewc", "lwf", "icarl", "target", "nccl", "fedtrack", PAPERS_OWN)
@@ -77,6 +91,8 @@ class Cell:
     rows: tuple[str, ...] = (PAPERS_OWN,)
     at: float | None = None
     """Its value in a sweep."""
+    rate: float | None = None
+    """The rate of every row, where it is not the preset's."""
 
     def variants(self, scale: str) -> list[Variant]:
         """Return the rows that are run at a scale."""
@@ -105,8 +121,10 @@ class Cell:
         raw, jobs = self.raw(scale), []
         parts = [f"{key.rpartition('.')[2]}={value:g}" if isinstance(value, float | int) else str(value)
                  for key, value in sorted(self._telling(scale).items())]  # fmt: skip
+        parts += [] if self.rate is None else [f"rate={self.rate:g}"]
         for variant in self.variants(scale):
-            config = resolve(merge(raw, [("method", variant.method), *variant.settings, ("workers", 1)]))
+            rate = [] if self.rate is None else variant.at_rate(self.rate)
+            config = resolve(merge(raw, [("method", variant.method), *variant.settings, *rate, ("workers", 1)]))
             for seed in seeds:
                 folder = out / "_".join([self.source, *parts, variant.name, str(seed)])
                 jobs.append(Job(folder, replace(config, seed=seed)))
@@ -119,13 +137,17 @@ class Campaign:
 
     name: str
     title: str
-    kind: Literal["table", "tasks", "sweep", "gamma"]
+    kind: Literal["table", "tasks", "sweep", "gamma", "rates"]
     cells: tuple[Cell, ...]
     axis: str = ""
 
+    def seeds(self, asked: Sequence[int]) -> Sequence[int]:
+        """Return the seeds it is run with: those asked for; a choice of rates has one of its own."""
+        return (RATES_SEED,) if self.kind == "rates" else asked
+
     def jobs(self, scale: str, seeds: Sequence[int], out: Path) -> list[Job]:
         """Return all runs, each once."""
-        return list(dict.fromkeys(job for cell in self.cells for job in cell.jobs(scale, seeds, out)))
+        return list(dict.fromkeys(job for cell in self.cells for job in cell.jobs(scale, self.seeds(seeds), out)))
 
 
 def _table(sources: Sequence[str], rows: tuple[str, ...], **settings: Any) -> tuple[Cell, ...]:
@@ -146,6 +168,19 @@ def _group(source: str, zeta: float) -> str:
 
 def _heterogeneity(rows: tuple[str, ...], sources: Sequence[str]) -> tuple[Cell, ...]:
     return tuple(Cell(s, s, {"zeta": zeta}, rows, zeta) for s in sources for zeta in (NON_IID, 1.0, IID))
+
+
+def _rates() -> tuple[Cell, ...]:
+    """Every method with every rate, on every source and in every scenario, at both ends of the tables' ζ."""
+    benchmarks = [(s, "task", TASK_ROWS) for s in DATA_SETS] + [(s, "class", CLASS_ROWS) for s in DATA_SETS[:2]]
+    short = {"rounds": RATES_ROUNDS, "eval_every": RATES_ROUNDS}
+    return tuple(
+        Cell(f"{source}-{scenario}-{'iid' if zeta == IID else 'noniid'}", source,
+             {"scenario": scenario, "zeta": zeta, **short}, rows, at=rate, rate=rate)
+        for source, scenario, rows in benchmarks
+        for zeta in (IID, NON_IID)
+        for rate in RATES
+    )  # fmt: skip
 
 
 BOTH = (("cifar10", NON_IID), ("cifar100", NON_IID))
@@ -177,6 +212,7 @@ CAMPAIGNS: dict[str, Campaign] = {
         Campaign("figure-memory-size", "Memory size, half of it sampled", "sweep",
                  _sweep([("cifar10", IID), ("cifar10", NON_IID), ("cifar100", IID), ("cifar100", NON_IID)],
                         "memory.per_task", (100, 200, 300, 400, 500, 600)), "m₀"),
+        Campaign("rates", "Which rate each method gets", "rates", _rates(), "rate"),
     )
 }  # fmt: skip
 

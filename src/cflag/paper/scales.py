@@ -22,6 +22,11 @@ SCALES = {
         cflag=("cflag-sgd",),
         steps="E = 1",
     ),
+    "small": Scale(
+        "the paper's protocol (all images, two epochs, batch 128, Adam, memory 400/200) with a small network: the CNN at "
+        "16×16 in the place of ResNet; 10 rounds, as in the authors' scripts",
+        cflag=("cflag-paper", "cflag"),
+    ),
     "cpu": Scale(
         "ResNet-18 (7×7 stem) or ResNet-50, a fifth to two fifths of the images, 10 rounds of one epoch, SGD",
         cflag=("cflag-sgd",),

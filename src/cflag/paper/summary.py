@@ -83,7 +83,7 @@ def summarise(
     entries, everything = [], []
     for cell in campaign.cells:
         for variant in cell.variants(scale):
-            jobs = replace(cell, rows=(variant.name,)).jobs(scale, seeds, out)
+            jobs = replace(cell, rows=(variant.name,)).jobs(scale, campaign.seeds(seeds), out)
             results = [Result.load(job.folder) for job in jobs if RunFolder(job.folder).finished]
             entries.append(_entry(campaign, cell, variant, results))
             everything += results
