@@ -43,13 +43,16 @@ class Momentum:
 
 
 class Adam:
-    """Adam (Kingma & Ba, 2015) with bias correction and its usual constants."""
+    """Adam (Kingma & Ba, 2015) with bias correction and its usual constants; given moments, it goes on from them."""
 
-    def __init__(self, decay1: float = 0.9, decay2: float = 0.999, eps: float = 1e-8) -> None:
+    def __init__(
+        self, decay1: float = 0.9, decay2: float = 0.999, eps: float = 1e-8, *,
+        first: Tensor | None = None, second: Tensor | None = None, steps: int = 0,
+    ) -> None:  # fmt: skip
         self.decay1, self.decay2, self.eps = decay1, decay2, eps
-        self.steps = 0
-        self.first: Tensor | None = None
-        self.second: Tensor | None = None
+        self.steps = steps
+        self.first = None if first is None else first.clone()
+        self.second = None if second is None else second.clone()
 
     def __call__(self, direction: Tensor) -> Tensor:
         """Return the bias-corrected, rescaled direction."""
@@ -61,6 +64,10 @@ class Adam:
         first = self.first / (1 - self.decay1**self.steps)
         second = self.second / (1 - self.decay2**self.steps)
         return first / (second.sqrt() + self.eps)
+
+    def moments(self) -> dict[str, Tensor]:
+        """Return both moments, for someone who goes on from them."""
+        return {name: value for name in ("first", "second") if (value := getattr(self, name)) is not None}
 
 
 def make_optimizer(name: str) -> Optimizer:

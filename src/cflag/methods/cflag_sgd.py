@@ -17,6 +17,7 @@ from torch import Tensor
 from cflag.client import Client
 from cflag.conversation import Answer, Mean
 from cflag.learning.estimators import ESTIMATORS, Components, Delayed, Minibatch
+from cflag.learning.memory_gradient import by_samples, over_all_samples
 from cflag.learning.rates import CFlagSettings
 from cflag.methods.base import SearchSpace
 from cflag.methods.cflag import CFlag
@@ -47,17 +48,15 @@ class CFlagSgd(CFlag):
     settings: CFlagSgdSettings
 
     def gradients(self, client: Client) -> Answer:
-        """Means are weighted by p_i; a factor turns p_i into the memory's share, up to the factor's own mean."""
+        """Line 2, with m_i ready for a mean over memory samples."""
         answer = super().gradients(client)
-        if "m" in answer and self.settings.weights == "memory":
-            factor = len(client.memory) / len(client.data)
-            answer |= {"m": factor * answer["m"], "factor": factor}
+        if isinstance(m := answer.get("m"), Tensor) and self.settings.weights == "memory":
+            answer |= by_samples(client, m)
         return answer
 
     def memory_gradient(self, mean: Mean) -> Tensor | None:
         """m as the mean over all memory samples."""
-        m: Tensor | None = mean.m / mean.factor if "factor" in mean else mean.get("m")
-        return m
+        return over_all_samples(mean) if "factor" in mean else mean.get("m")
 
     def estimator(self, client: Client) -> Delayed | Minibatch:
         """Choose the loss of the components, too."""

@@ -99,10 +99,14 @@ class Cell:
         names = [n for row in self.rows for n in (SCALES[scale].cflag if row == PAPERS_OWN else (row,))]
         return [VARIANTS[name] for name in names]
 
+    def preset(self, scale: str) -> str:
+        """Return the name of the preset that it stands on."""
+        scenario = "-class" if self.settings.get("scenario") == "class" else ""
+        return f"{self.source}{scenario}-{scale}"
+
     def raw(self, scale: str) -> dict[str, Any]:
         """Return the config's values at a scale; shares of the memory become samples."""
-        scenario = "-class" if self.settings.get("scenario") == "class" else ""
-        raw = load_raw(f"{self.source}{scenario}-{scale}")
+        raw = load_raw(self.preset(scale))
         settings, limit = dict(self.settings), raw["memory"]["per_task"]
         for key in ("memory.sample", "memory.per_task"):
             if key in settings:  # given for the paper's buffer of 400
@@ -123,8 +127,9 @@ class Cell:
                  for key, value in sorted(self._telling(scale).items())]  # fmt: skip
         parts += [] if self.rate is None else [f"rate={self.rate:g}"]
         for variant in self.variants(scale):
-            rate = [] if self.rate is None else variant.at_rate(self.rate)
-            config = resolve(merge(raw, [("method", variant.method), *variant.settings, *rate, ("workers", 1)]))
+            rate = self.rate or SCALES[scale].rates.get(variant.name, {}).get(self.preset(scale))
+            rates = [] if rate is None else variant.at_rate(rate)
+            config = resolve(merge(raw, [("method", variant.method), *variant.settings, *rates, ("workers", 1)]))
             for seed in seeds:
                 folder = out / "_".join([self.source, *parts, variant.name, str(seed)])
                 jobs.append(Job(folder, replace(config, seed=seed)))

@@ -1,0 +1,99 @@
+"""C-FLAG-Shared: C-FLAG's memory gradient in every local step, under one Adam that all clients share. Not the paper's.
+
+C-FLAG sees everybody's memory, but once per round; replay sees memory in every step, but only the client's own. Here
+every few local steps (`exchange`) clients average three things beside the model: the memory gradient m, which then
+stands in each of their next steps, and Adam's two moments. So every step knows the past of all clients, and none of
+them rescales its gradients by itself: with uneven clients that is what lets a single-class client run away.
+What it takes from Algorithm 1 is m and the interference rule, now in each step; what it leaves out is in
+docs/cflag-shared.md, with what each part buys and what it costs: many more bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from cflag.client import Client
+from cflag.conversation import Answer, Ask, Conversation
+from cflag.errors import UserError
+from cflag.learning.estimators import Components
+from cflag.learning.memory_gradient import by_samples, over_all_samples
+from cflag.learning.observed import RATES_FIGURE
+from cflag.learning.optimizers import Adam
+from cflag.methods.base import Method, SearchSpace, require_positive
+from cflag.registry import register
+from cflag.server import Server
+
+
+@dataclass(frozen=True)
+class CFlagSharedSettings:
+    """The rate, the weight of the memory, and how often clients exchange what they share."""
+
+    beta: float = 1e-3
+    """β, Adam's rate; Adam is part of the method, whatever `optimizer` says."""
+    pull: float = 1.0
+    """The weight of m beside the mini-batch gradient in a step: a round's α is β · pull · E."""
+    exchange: int = 4
+    """Local steps between two exchanges: m stands still along them, so they must be few."""
+
+    def check(self, table: str) -> None:
+        """Refuse numbers that cannot work."""
+        require_positive(table, self, "beta", "exchange")
+        if self.pull < 0:
+            raise UserError(f"{table}.pull = {self.pull} must not be negative")
+
+
+@register("method", "cflag-shared")
+class CFlagShared(Method):
+    """E local steps per round along v + α_k m, with m and Adam's moments averaged every few of them."""
+
+    Settings: ClassVar[type[Any]] = CFlagSharedSettings
+    uses_memory = True
+    search_space: ClassVar[SearchSpace] = {"beta": (3e-4, 3e-3), "pull": (0.5, 2.0)}
+    figures = (RATES_FIGURE,)
+    settings: CFlagSharedSettings
+
+    def round(self, server: Server) -> Conversation:
+        """E local steps, in exchanges of a few."""
+        for skip in range(0, self.steps(server), self.settings.exchange):
+            steps = min(self.settings.exchange, self.steps(server) - skip)
+            m = None
+            if server.task > 0:
+                m = over_all_samples((yield Ask(self.memory_gradient, skip=skip)))
+            mean = yield Ask(self.local_steps, skip=skip, steps=steps, m=m, **server.state)
+            server.params -= mean.delta
+            server.buffers = mean.buffers
+            taken = server.state.get("taken", 0) + steps
+            server.state = {"first": mean.first, "second": mean.second, "taken": taken}
+
+    def memory_gradient(self, client: Client, skip: float) -> Answer:
+        """m_i, on one mini-batch from the memory, drawn anew for each exchange."""
+        drawn = client.memory.draw(client.rng(f"memory {skip:g}"), self.local.batch)
+        return by_samples(client, None if drawn is None else client.value_and_grad(drawn)[1])
+
+    def local_steps(
+        self, client: Client, skip: float, steps: float, m: Tensor | None = None,
+        first: Tensor | None = None, second: Tensor | None = None, taken: float = 0,
+    ) -> Answer:  # fmt: skip
+        """Steps x ← x − β Adam(v + α_k m), from the averaged model and moments; `skip` are taken already."""
+        x, beta, pulled = client.params, self.settings.beta, 0.0
+        adam = Adam(first=first, second=second, steps=int(taken))
+        components = Components(client, self.local.batch, "shuffled")
+        for j in islice(components.visits(), int(skip), int(skip + steps)):
+            v = components.gradient(j)
+            pull = self.pull(v, m)
+            x -= beta * adam(v if m is None else v + pull * m)
+            pulled += pull
+        if m is not None:
+            client.log(alpha=beta * pulled, beta=beta)
+        return {"delta": client.start - x, "buffers": client.buffers, **adam.moments()}
+
+    def pull(self, v: Tensor, m: Tensor | None) -> float:
+        """α_k / β: the interference rule of Algorithm 2 for one step; after it ⟨m, v + α_k m⟩ ≥ pull ‖m‖²."""
+        norm = 0.0 if m is None else float(m @ m)
+        if m is None or norm == 0.0:
+            return 0.0
+        return self.settings.pull + max(0.0, -float(m @ v) / norm)
