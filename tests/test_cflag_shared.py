@@ -1,0 +1,140 @@
+"""C-FLAG-Shared: against a slow reference in plain numbers, and what must hold of it whatever the data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cflag.errors import UserError
+from cflag.learning.estimators import Components
+from cflag.methods.base import LocalOptions
+from cflag.methods.cflag_shared import CFlagShared, CFlagSharedSettings
+from tests.support.quadratic import Lab, Row
+
+
+def lab(past: list[list[Row]], current: list[list[Row]], steps: int, batch: int = 9, **own: float) -> Lab:
+    """Clients at (0, 0, 0); mini-batches are whole data sets unless told."""
+    settings: dict[str, Any] = {"method": "cflag-shared", "steps": steps, "batch": batch, "cflag-shared": own}
+    return Lab(past, current, (0, 0, 0), **settings)
+
+
+PAST: list[list[Row]] = [[(1, 0, 0, -1)], [(0, 0, 1, 1), (0, 1, 1, 2)]]
+CURRENT: list[list[Row]] = [[(1, 0, 0, 1), (0, 1, 0, 2)], [(0, 0, 1, 3)]]
+
+
+def gradient(rows: list[Row], x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The mean of a (a·x − b)."""
+    mean: np.ndarray[Any, Any] = np.mean([np.array(a) * (np.dot(a, x) - b) for *a, b in rows], axis=0)
+    return mean
+
+
+def reference(exchanges: int, steps: int, beta: float, pull: float) -> np.ndarray[Any, Any]:
+    """The method on PAST and CURRENT with whole data sets as mini-batches, in plain loops."""
+    x, first, second, taken = np.zeros(3), np.zeros(3), np.zeros(3), 0
+    everything = [row for rows in PAST for row in rows]
+    sizes = [len(rows) for rows in CURRENT]
+    for _ in range(exchanges):
+        m = gradient(everything, x)  # over all memory samples, whoever has them
+        ends = []
+        for rows in CURRENT:
+            y, u, w = x.copy(), first.copy(), second.copy()
+            for k in range(steps):
+                v = gradient(rows, y)
+                d = v + (pull + max(0.0, -(m @ v) / (m @ m))) * m
+                u, w = 0.9 * u + 0.1 * d, 0.999 * w + 0.001 * d * d
+                n = taken + k + 1
+                y = y - beta * (u / (1 - 0.9**n)) / (np.sqrt(w / (1 - 0.999**n)) + 1e-8)
+            ends.append((y, u, w))
+        x, first, second = (np.average([end[part] for end in ends], axis=0, weights=sizes) for part in range(3))
+        taken += steps
+    return x
+
+
+@pytest.mark.parametrize(("exchange", "rounds"), [(1, 3), (3, 2), (6, 1)])
+def test_rounds_agree_with_a_slow_reference(exchange: int, rounds: int) -> None:
+    """The moments go on from exchange to exchange and from round to round; a fresh Adam would miss by far."""
+    there = lab(PAST, CURRENT, 6, beta=0.05, pull=0.7, exchange=exchange)
+    for _ in range(rounds):
+        x = there.round()
+    expected = reference(rounds * 6 // exchange, exchange, 0.05, 0.7)
+    assert x.tolist() == pytest.approx(expected.tolist(), rel=1e-12)
+
+
+def test_the_first_step_by_hand() -> None:
+    """m = ⅓ [(1,0,0) + (0,0,-1) + (0,-2,-2)] = (⅓, -⅔, -1). Client 0 has v = (-½, -1, 0), ⟨m, v⟩ = ½ > 0, and steps
+    along v + m = (-⅙, -5/3, -1); client 1 along (0, 0, -3) + m. Adam's first step is the sign, the mean has p = ⅔, ⅓.
+    """
+    assert lab(PAST, CURRENT, 1, beta=0.3).round().tolist() == pytest.approx([0.2 - 0.1, 0.3, 0.3])
+
+
+def test_equal_clients_are_one_client() -> None:
+    """Nothing about averaging may change what one client with everything would do."""
+    one, four = (lab([PAST[1]] * n, [CURRENT[0]] * n, 5, exchange=2) for n in (1, 4))
+    for _ in range(3):
+        alone, together = one.round().clone(), four.round().clone()
+    torch.testing.assert_close(alone, together, rtol=1e-12, atol=0)
+
+
+def test_exchanges_go_on_through_the_data_and_draw_memory_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five steps in exchanges of two visit five components once each; each of three exchanges has a memory batch."""
+    visited: Counter[int] = Counter()
+    plain = Components.gradient
+    monkeypatch.setattr(Components, "gradient", lambda self, j: (visited.update([j]), plain(self, j))[1])
+    past: list[Row] = [(1, 0, 0, k) for k in range(40)]
+    current: list[Row] = [(0, 1, 0, k) for k in range(10)]
+    there = lab([past], [current], 5, batch=2, exchange=2)
+    draws: list[list[float]] = []
+    memory = there.host.clients[0].memory
+    drawn = memory.draw
+
+    def noted(*args: Any) -> Any:
+        samples: Any = drawn(*args)
+        draws.append(samples.x[:, -1].tolist())
+        return samples
+
+    monkeypatch.setattr(memory, "draw", noted)
+    there.round()
+    assert visited == Counter(range(5))
+    assert [len(d) for d in draws] == [2, 2, 2]
+    assert len({tuple(d) for d in draws}) > 1
+    cost = there.engine.settle().cost
+    assert (cost.current, cost.memory) == (10, 6)
+
+
+numbers = st.lists(st.integers(-8, 8).map(float), min_size=4, max_size=4)
+
+
+@given(numbers, numbers, st.floats(0, 3))
+def test_no_step_points_against_the_memory(v: list[float], m: list[float], pull: float) -> None:
+    """⟨m, v + α_k m⟩ ≥ pull ‖m‖², with equality under interference; without interference the weight is `pull`."""
+    method = CFlagShared(CFlagSharedSettings(pull=pull), LocalOptions())
+    a, b = torch.tensor(v, dtype=torch.float64), torch.tensor(m, dtype=torch.float64)
+    weight = method.pull(a, b)
+    least, inner = pull * float(b @ b), float(b @ (a + weight * b))
+    if not b.any():
+        assert weight == 0
+    elif a @ b < 0:
+        assert inner == pytest.approx(least, abs=1e-9)
+    else:
+        assert weight == pull
+        assert inner >= least - 1e-9
+
+
+def test_a_client_without_memory_takes_part() -> None:
+    """Its factor is 0, so m is the other's; nobody divides by nothing."""
+    there = lab([[(1, 0, 0, -1)], [(0, 0, 1, 1)]], CURRENT, 1, beta=0.3)
+    there.host.clients[0].memory.samples = None
+    assert there.round().tolist() == pytest.approx([0.2, 0.2, 0.3])
+
+
+def test_refuses_settings_that_cannot_work() -> None:
+    wrongs: tuple[dict[str, Any], ...] = ({"beta": 0.0}, {"exchange": 0}, {"pull": -1.0})
+    for wrong in wrongs:
+        with pytest.raises(UserError, match=f"cflag-shared.{next(iter(wrong))}"):
+            CFlagSharedSettings(**wrong).check("cflag-shared")
