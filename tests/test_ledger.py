@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cflag.cli import main
-from cflag.paper.campaigns import CAMPAIGNS, SEEDS, VARIANTS, find_campaign
+from cflag.paper.campaigns import CAMPAIGNS, SEEDS, VARIANTS, find_campaign, main_cflag
 from cflag.paper.claims import CLAIMS, Claim, Judgement, Measured, Verdict, from_spread, over_seeds, overall
 from cflag.paper.ledger import make_ledger
-from cflag.paper.scales import SCALES
+from cflag.paper.scales import EVIDENCE, SCALES
 from cflag.paper.summary import CellResult, Summary, printed, printed_row
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -26,7 +26,7 @@ def entry(
     return CellResult(group, method, at, accuracy=accuracy, **values)
 
 
-def summary(campaign: str, *entries: CellResult, scale: str = "lite") -> Summary:
+def summary(campaign: str, *entries: CellResult, scale: str = "cpu") -> Summary:
     return Summary(campaign, scale, f"cflag reproduce {campaign}", "2025-05-03", "abc1234", list(entries))
 
 
@@ -220,13 +220,13 @@ def test_a_cell_has_theirs_and_ours_with_the_gap_and_the_mark_of_another_scale(t
     head, _, first, second, third = text[text.index("|  | Acc, printed") :].splitlines()[:5]
     cells = dict(zip(head.split("|")[2:-1], second.split("|")[2:-1], strict=True))
     assert {k.strip(): v.strip() for k, v in cells.items()} == {
-        "Acc, printed": "84.0 ± 10.0 ‡", "Acc, lite ≠": "82.0 ± 1.0",
-        "to C-FLAG, printed": "-5.3", "to C-FLAG-SGD, lite ≠": "+2.0",
-        "Forget, lite ≠": "5.0 ± 1.0", "k gradients, lite ≠": "–", "MB, lite ≠": "–", "seeds, lite ≠": "3",
+        "Acc, printed": "84.0 ± 10.0 ‡", "Acc, cpu ≠": "82.0 ± 1.0",
+        "to C-FLAG, printed": "-5.3", "to C-FLAG-SGD, cpu ≠": "+2.0",
+        "Forget, cpu ≠": "5.0 ± 1.0", "k gradients, cpu ≠": "–", "MB, cpu ≠": "–", "seeds, cpu ≠": "3",
     }  # fmt: skip
     assert first.startswith("| Fine-FL | 72.6 ± 1.0 | 60.0 ± 2.0 | -16.7 | -20.0 |")
     assert third.startswith("| C-FLAG-SGD | 89.3 ± 5.0 § | 80.0 ± 1.5 | – | – |")
-    assert "C-FLAG-SGD is our variant, not the paper's C-FLAG ([what differs](#which-c-flag); E = 1 at `lite`)." in text
+    assert "C-FLAG-SGD is our variant, not the paper's C-FLAG ([what differs](#which-c-flag))." in text
     assert "§ marks what the paper prints for C-FLAG." in text
     assert "‡ Erg-FL: it cannot be." in text
     order = "2 of 3 pairs of methods are in the paper's order by Acc, C-FLAG-SGD in the place of C-FLAG."
@@ -242,13 +242,13 @@ def test_the_printed_numbers_are_judged_beside_ours(tmp_path: Path) -> None:
     text = make_ledger(kept(tmp_path, summary("table-iid", *rows)))
     (line,) = (x for x in text.splitlines() if x.startswith("| With IID clients C-FLAG is the most accurate"))
     assert [cell.strip() for cell in line.split("|")[3:5]] == ["~ open", "✘ not supported"]
-    assert "| 4 of 4 (12 runs) | – | – |" in text
+    assert "| – | 4 of 4 (12 runs) | – |" in text
 
 
 def test_two_scales_stand_side_by_side_and_the_papers_own_has_no_mark(tmp_path: Path) -> None:
     exact = summary("table-iid", table()[0], *both_rows(), scale="paper")
     text = make_ledger(kept(tmp_path, summary("table-iid", *table()), exact))
-    assert "Acc, printed | Acc, lite ≠ | Acc, paper | " in text
+    assert "Acc, printed | Acc, cpu ≠ | Acc, paper | " in text
     assert "| Erg-FL | 84.0 ± 10.0 ‡ | 82.0 ± 1.0 | – |" in text
     assert "- scale `paper`: `cflag reproduce table-iid`" in text
 
@@ -261,7 +261,7 @@ def test_the_printed_number_stands_beside_the_row_that_is_closest_to_it(tmp_path
     head, _, *lines = text[start : text.index("\n\n", start)].splitlines()
     rows = {line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:-1]] for line in (head, *lines)}
     heads = rows[""]
-    assert heads[:6] == ["Acc, printed", "Acc, lite ≠", "Acc, paper", "to C-FLAG, printed", "to C-FLAG-SGD, lite ≠",
+    assert heads[:6] == ["Acc, printed", "Acc, cpu ≠", "Acc, paper", "to C-FLAG, printed", "to C-FLAG-SGD, cpu ≠",
                          "to C-FLAG, as in the paper's experiments, paper"]  # fmt: skip
     assert rows["C-FLAG-SGD"][:6] == ["–", "80.0 ± 1.5", "–", "–", "–", "–"]
     assert rows["C-FLAG, as in the paper's experiments"][:6] == ["89.3 ± 5.0", "–", "85.0 ± 1.5", "–", "–", "–"]
@@ -275,9 +275,9 @@ def test_claims_about_cflag_say_which_variant_they_are_judged_on(tmp_path: Path)
     exact = summary("table-iid", table()[0], *both_rows(), scale="paper")
     text = make_ledger(kept(tmp_path, summary("table-iid", *table()), exact))
     own = "C-FLAG, as in the paper's experiments"
-    assert f"| the paper says | where | printed | lite ≠, C-FLAG-SGD (E = 1) | paper, {own} |" in text
-    assert f"Claims about C-FLAG are judged at `lite` on C-FLAG-SGD (E = 1); at `paper` on {own}." in text
-    assert "  - lite, cifar10: ~ open; C-FLAG-SGD -2.0 ± 1.0 points to the best other, Erg-FL\n" in text
+    assert f"| the paper says | where | printed | cpu ≠, C-FLAG-SGD | paper, {own} |" in text
+    assert f"Claims about C-FLAG are judged at `cpu` on C-FLAG-SGD; at `paper` on {own}." in text
+    assert "  - cpu, cifar10: ~ open; C-FLAG-SGD -2.0 ± 1.0 points to the best other, Erg-FL\n" in text
     assert f"; {own} +25.0 ± 1.4 points to the best other, Fine-FL\n" in text
 
 
@@ -310,14 +310,27 @@ def test_the_command_takes_summaries_in_and_writes_the_document(
     (runs / "table-iid.json").write_text(json.dumps(summary("table-iid", *table()).to_dict()))
     (runs / "table-iid.png").write_bytes(b"picture")
     assert main(["ledger", str(runs), "--into", str(docs)]) == 0
-    assert (docs / "results" / "lite" / "table-iid.png").read_bytes() == b"picture"
+    assert (docs / "results" / "cpu" / "table-iid.png").read_bytes() == b"picture"
     assert "82.0 ± 1.0" in (docs / "results.md").read_text()
-    assert "(results/lite/table-iid.png)" in (docs / "results.md").read_text()
+    assert "(results/cpu/table-iid.png)" in (docs / "results.md").read_text()
     assert main(["ledger", str(tmp_path / "nothing"), "--into", str(docs)]) != 0
     assert "holds no summary of a table or figure" in capsys.readouterr().err
     (runs / "table-iid.json").write_text("{}")
     assert main(["ledger", str(runs), "--into", str(docs)]) != 0
     assert "is not a summary that cflag reproduce wrote" in capsys.readouterr().err
+
+
+def test_smoke_runs_are_no_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, docs = tmp_path / "runs", tmp_path / "docs"
+    runs.mkdir()
+    (runs / "table-iid.json").write_text(json.dumps(summary("table-iid", *table(), scale="smoke").to_dict()))
+    assert main(["ledger", str(runs), "--into", str(docs)]) != 0
+    error = capsys.readouterr().err
+    assert "smoke runs are for trying things out; judge at --scale small" in error
+    assert error.count("\n") == 1
+    assert not docs.exists()
+    text = make_ledger(kept(tmp_path, summary("table-iid", *table()), summary("table-noniid", scale="smoke")))
+    assert "smoke" not in text
 
 
 def test_our_ledger_is_what_its_summaries_say() -> None:
@@ -327,11 +340,13 @@ def test_our_ledger_is_what_its_summaries_say() -> None:
 
 def test_our_summaries_have_the_printed_numbers() -> None:
     for path in DOCS.glob("results/*/*.json"):
+        assert path.parent.name in EVIDENCE
         raw = json.loads(path.read_text())
         assert path.stem == raw["campaign"]
         assert path.stem in CAMPAIGNS
         for e in raw["entries"]:
-            assert e["method"] != "cflag", "what was run at these scales is C-FLAG-SGD"
+            if main_cflag([e["method"]]):
+                assert e["method"] in SCALES[path.parent.name].cflag, "a scale has its own variants of C-FLAG"
             row = printed_row(path.stem, VARIANTS[e["method"]], e["at"])
             theirs = printed().get(path.stem, {}).get(e["group"], {}).get(row)
             assert (e["paper_accuracy"] or [None])[0] == (theirs[0] if theirs else None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cflag.paper.campaigns import PAPERS_OWN, Campaign, label, main_cflag
 from cflag.paper.present import shown
-from cflag.paper.scales import EXACT, SCALES
+from cflag.paper.scales import EXACT
 from cflag.paper.summary import CellResult, Spread, Summary, spread
 
 NONE = "–"
@@ -67,12 +67,10 @@ def _provenance(summary: Summary) -> str:
 
 def _about_cflag(rows: Sequence[Row]) -> str:
     """Say in one line that C-FLAG-SGD is not the paper's C-FLAG, where it was run."""
-    scales = dict.fromkeys(scale for row in rows if first(row).method == "cflag-sgd" for scale in row)
-    if not scales:
+    if all(first(row).method != "cflag-sgd" for row in rows):
         return ""
-    few = "".join(f"; {SCALES[s].steps} at `{s}`" for s in scales if SCALES[s].steps)
     mark = " § marks what the paper prints for C-FLAG." if any(_borrowed(row, rows) for row in rows) else ""
-    return f"\nC-FLAG-SGD is our variant, not the paper's C-FLAG ([what differs](#which-c-flag){few}).{mark}\n"
+    return f"\nC-FLAG-SGD is our variant, not the paper's C-FLAG ([what differs](#which-c-flag)).{mark}\n"
 
 
 # --- one table -------------------------------------------------------------------------------------------
