@@ -201,16 +201,16 @@ def kept(folder: Path, *summaries: Summary) -> Path:
 
 def table() -> tuple[CellResult, ...]:
     return (
-        entry("cifar10", "finetune", (60.0, 2.0), paper_accuracy=(72.6, 1.0), gradients=40.0, megabytes=100.0),
-        entry("cifar10", "replay", (82.0, 1.0), paper_accuracy=(84.0, 10.0), slip="it cannot be"),
-        entry("cifar10", "cflag-sgd", (80.0, 1.5), paper_accuracy=(89.3, 5.0)),
+        entry("cifar10", "finetune", (60.0, 2.0), paper_accuracy=(72.64, 0.98), gradients=40.0, megabytes=100.0),
+        entry("cifar10", "replay", (82.0, 1.0), paper_accuracy=(84.01, 9.96), slip="it cannot be"),
+        entry("cifar10", "cflag-sgd", (80.0, 1.5), paper_accuracy=(89.28, 4.98)),
     )
 
 
 def both_rows() -> tuple[CellResult, ...]:
     """The paper's method in its two rows, as at the paper's scale."""
     return (
-        entry("cifar10", "cflag-paper", (85.0, 1.5), paper_accuracy=(89.3, 5.0)),
+        entry("cifar10", "cflag-paper", (85.0, 1.5), paper_accuracy=(89.28, 4.98)),
         entry("cifar10", "cflag", (70.0, 1.0)),
     )
 
@@ -220,12 +220,12 @@ def test_a_cell_has_theirs_and_ours_with_the_gap_and_the_mark_of_another_scale(t
     head, _, first, second, third = text[text.index("|  | Acc, printed") :].splitlines()[:5]
     cells = dict(zip(head.split("|")[2:-1], second.split("|")[2:-1], strict=True))
     assert {k.strip(): v.strip() for k, v in cells.items()} == {
-        "Acc, printed": "84.0 ± 10.0 ‡", "Acc, cpu ≠": "82.0 ± 1.0",
-        "to C-FLAG, printed": "-5.3", "to C-FLAG-SGD, cpu ≠": "+2.0",
+        "Acc, printed": "84.01 ± 9.96 ‡", "Acc, cpu ≠": "82.0 ± 1.0",
+        "to C-FLAG, printed": "-5.27", "to C-FLAG-SGD, cpu ≠": "+2.0", "Forget, printed": "16.50 ± 11.57 ‡",
         "Forget, cpu ≠": "5.0 ± 1.0", "k gradients, cpu ≠": "–", "MB, cpu ≠": "–", "seeds, cpu ≠": "3",
     }  # fmt: skip
-    assert first.startswith("| Fine-FL | 72.6 ± 1.0 | 60.0 ± 2.0 | -16.7 | -20.0 |")
-    assert third.startswith("| C-FLAG-SGD | 89.3 ± 5.0 § | 80.0 ± 1.5 | – | – |")
+    assert first.startswith("| Fine-FL | 72.64 ± 0.98 | 60.0 ± 2.0 | -16.64 | -20.0 |")
+    assert third.startswith("| C-FLAG-SGD | 89.28 ± 4.98 § | 80.0 ± 1.5 | – | – |")
     assert "C-FLAG-SGD is our variant, not the paper's C-FLAG ([what differs](#which-c-flag))." in text
     assert "§ marks what the paper prints for C-FLAG." in text
     assert "‡ Erg-FL: it cannot be." in text
@@ -233,6 +233,21 @@ def test_a_cell_has_theirs_and_ours_with_the_gap_and_the_mark_of_another_scale(t
     assert order in text, "of the three only Erg-FL and C-FLAG swap"
     assert "seeds 1234, 1235, 1236, 2025-05-03, commit abc1234" in text
     assert "| `table-noniid` | Task-incremental, non-IID (ζ = 0.1) | – | – | – |" in text
+
+
+def test_printed_numbers_keep_their_digits(tmp_path: Path) -> None:
+    """Read off the paper: two digits, but for 7.9 and 0.9 in the non-IID table; 30.00 and 7.30 keep their zeros."""
+    ours = (60.04, 1.06)
+    iid = summary("table-iid", *(entry("cifar100", method, ours) for method in ("finetune", "cflag-paper")))
+    uneven = summary("table-noniid", *(entry("cifar10", m, ours) for m in ("replay", "cflag-paper", "cflag")))
+    many = summary("table-clients", entry("cifar10-iid", "cflag-paper", ours, 25.0))
+    text = make_ledger(kept(tmp_path, iid, uneven, many))
+    for cells in (
+        "| Fine-FL | 49.82 ± 0.51 | 60.0 ± 1.1 |", "| 30.00 ± 1.32 |", "| 66.85 ± 0.77 |", "| 7.30 ± 0.81 |",
+        "| Erg-FL | 79.11 ± 7.9 | 60.0 ± 1.1 |", "| 5.82 ± 0.9 |", "| C-FLAG, delayed gradients | – | 60.0 ± 1.1 |",
+        "experiments, 25 | 90.77 | 60.0 ± 1.1 | 3.53 |",
+    ):  # fmt: skip
+        assert cells in text
 
 
 def test_the_printed_numbers_are_judged_beside_ours(tmp_path: Path) -> None:
@@ -249,7 +264,7 @@ def test_two_scales_stand_side_by_side_and_the_papers_own_has_no_mark(tmp_path: 
     exact = summary("table-iid", table()[0], *both_rows(), scale="paper")
     text = make_ledger(kept(tmp_path, summary("table-iid", *table()), exact))
     assert "Acc, printed | Acc, cpu ≠ | Acc, paper | " in text
-    assert "| Erg-FL | 84.0 ± 10.0 ‡ | 82.0 ± 1.0 | – |" in text
+    assert "| Erg-FL | 84.01 ± 9.96 ‡ | 82.0 ± 1.0 | – |" in text
     assert "- scale `paper`: `cflag reproduce table-iid`" in text
 
 
@@ -264,9 +279,9 @@ def test_the_printed_number_stands_beside_the_row_that_is_closest_to_it(tmp_path
     assert heads[:6] == ["Acc, printed", "Acc, cpu ≠", "Acc, paper", "to C-FLAG, printed", "to C-FLAG-SGD, cpu ≠",
                          "to C-FLAG, as in the paper's experiments, paper"]  # fmt: skip
     assert rows["C-FLAG-SGD"][:6] == ["–", "80.0 ± 1.5", "–", "–", "–", "–"]
-    assert rows["C-FLAG, as in the paper's experiments"][:6] == ["89.3 ± 5.0", "–", "85.0 ± 1.5", "–", "–", "–"]
+    assert rows["C-FLAG, as in the paper's experiments"][:6] == ["89.28 ± 4.98", "–", "85.0 ± 1.5", "–", "–", "–"]
     assert rows["C-FLAG, delayed gradients"][:6] == ["–", "–", "70.0 ± 1.0", "–", "–", "-15.0"]
-    assert rows["Fine-FL"][:6] == ["72.6 ± 1.0", "60.0 ± 2.0", "60.0 ± 2.0", "-16.7", "-20.0", "-25.0"]
+    assert rows["Fine-FL"][:6] == ["72.64 ± 0.98", "60.0 ± 2.0", "60.0 ± 2.0", "-16.64", "-20.0", "-25.0"]
     assert "§" not in text
 
 

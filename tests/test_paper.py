@@ -42,7 +42,8 @@ def test_every_printed_number_has_a_cell_that_reproduces_it() -> None:
             continue
         cells = find_campaign(table).cells
         for group, rows in groups.items():
-            for row in rows:
+            for row, values in rows.items():
+                assert all(isinstance(value, float) for value in values), "42 would lose its digits; write 42.00"
                 for scale in SCALES:
                     fits = [v for c in cells if c.group == group for v in c.variants(scale)
                             if row == printed_row(table, v, c.at)]  # fmt: skip
@@ -173,7 +174,7 @@ def test_reproduce_runs_what_is_missing_and_writes_ours_beside_theirs(
     command = ["reproduce", "table-iid", "--seeds", "1,2", "--jobs", "2", "--out", str(tmp_path)]
     assert main(command) == 0
     shown_ = capsys.readouterr().out
-    assert "89.3 ± 5.0" in shown_  # the paper's C-FLAG
+    assert "89.28 ± 4.98" in shown_  # the paper's C-FLAG
     summary = json.loads((tmp_path / "table-iid.json").read_text())
     for entry in summary["entries"]:
         runs = [Result.load(tmp_path / f"digits_zeta=100000_{entry['method']}_{seed}") for seed in (1, 2)]
@@ -232,10 +233,10 @@ def test_a_sum_up_of_half_a_campaign(small: Campaign, tmp_path: Path) -> None:
     summary = summarise(small, "smoke", [1], tmp_path, "command")
     assert [e.accuracy for e in summary.entries] == [None, None]
     table = as_markdown(summary)
-    assert "| cifar10 | C-FLAG, as in the paper's experiments | 89.3 ± 5.0 | – | 7.2 ± 5.1 | – | 0 |" in table
+    assert "| cifar10 | C-FLAG, as in the paper's experiments | 89.28 ± 4.98 | – | 7.23 ± 5.14 | – | 0 |" in table
     other = replace(summary, entries=[replace(e, method="cflag-sgd") for e in summary.entries[1:]])
     table = as_markdown(other)
-    assert "| cifar10 | C-FLAG-SGD | 89.3 ± 5.0 § | – | 7.2 ± 5.1 § | – | 0 |" in table
+    assert "| cifar10 | C-FLAG-SGD | 89.28 ± 4.98 § | – | 7.23 ± 5.14 § | – | 0 |" in table
     assert "§ printed for C-FLAG; C-FLAG-SGD is a variant" in table
     assert Summary.from_dict(json.loads(json.dumps(summary.to_dict()))).entries[1].method == "cflag-paper"
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cflag.files import write_atomically, write_json
 from cflag.paper.campaigns import CFLAG_VARIANTS, VARIANTS, Campaign, label, main_cflag
-from cflag.paper.summary import CellResult, Spread, Summary, spread
+from cflag.paper.summary import CellResult, Spread, Summary, as_printed, spread
 from cflag.results.figures import COLOURS, INK, new_panels, save
 
 if TYPE_CHECKING:
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+NONE = "–"
+
+
 def shown(spread: Spread | None, digits: int = 1) -> str:
     """Return a mean with its deviation, as people write it."""
     if spread is None:
-        return "–"
+        return NONE
     mean, deviation = spread
     return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
@@ -41,7 +44,7 @@ def rows(summary: Summary) -> list[list[str]]:
         name = label(e.method)
         name = name if e.at is None else f"{name}, {e.at:g}"
         mark = (" §" if e.method == "cflag-sgd" and e.paper_accuracy else "") + (" ‡" if e.slip else "")
-        paper = (shown(e.paper_accuracy) + mark, shown(e.paper_forgetting) + mark)
+        paper = [(text or NONE) + mark for text in as_printed(summary.campaign, e)]
         counts = str(len(e.seeds))
         out.append([e.group, name, paper[0], shown(e.accuracy), paper[1], shown(e.forgetting), counts])
     return out
