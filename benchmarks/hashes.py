@@ -92,12 +92,12 @@ def cases(data: Path | None) -> Iterator[tuple[str, Case]]:
     if data is not None:
         for method in METHODS:
             tiny = {**TINY, "data_dir": str(data), "method": method}
-            yield f"cifar10-lite {method}", _run("cifar10-lite", **tiny)
-            yield f"cifar10-class-lite {method}", _run("cifar10-class-lite", **tiny)
+            yield f"cifar10-smoke {method}", _run("cifar10-smoke", **tiny)
+            yield f"cifar10-class-smoke {method}", _run("cifar10-class-smoke", **tiny)
         for method in ("cflag", "cflag-sgd", "target"):
             deep = {**TINY, "data_dir": str(data), "method": method, "model": "resnet18", "width": 8, "norm": "batch",
                     "tasks": 2}  # fmt: skip
-            yield f"resnet18 {method}", _run("cifar10-lite", **deep)
+            yield f"resnet18 {method}", _run("cifar10-smoke", **deep)
     for method in ("cflag", "icarl"):
         yield f"workers {method}", _command("run", "digits", method, "--workers", "2")
         yield f"killed {method}", _killed(method)

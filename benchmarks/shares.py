@@ -73,7 +73,7 @@ def images(classes: int = 10, train: int = 5000, test: int = 1000) -> Source:
 def main() -> None:
     """Print the shares of two presets."""
     table = Table("run", "whole", *PARTS, "the rest")
-    for name, given in (("digits", None), ("cifar10-lite", images())):
+    for name, given in (("digits", None), ("cifar10-smoke", images())):
         spent = shares(name, given)
         whole = spent.pop("whole")
         rest = whole - sum(spent.values())

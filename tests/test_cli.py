@@ -172,7 +172,7 @@ def test_a_file_stands_on_its_base(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_missing_data_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = fails(["run", "cifar10-lite", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out")], capsys)
+    line = fails(["run", "cifar10-smoke", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out")], capsys)
     assert "cflag data get cifar10" in line
     assert not (tmp_path / "out").exists()
 

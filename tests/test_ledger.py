@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cflag.cli import main
-from cflag.paper.campaigns import CAMPAIGNS, SEEDS, VARIANTS, find_campaign
+from cflag.paper.campaigns import CAMPAIGNS, SEEDS, VARIANTS, find_campaign, main_cflag
 from cflag.paper.claims import CLAIMS, Claim, Judgement, Measured, Verdict, from_spread, over_seeds, overall
 from cflag.paper.ledger import make_ledger
-from cflag.paper.scales import SCALES
+from cflag.paper.scales import EVIDENCE, SCALES
 from cflag.paper.summary import CellResult, Summary, printed, printed_row
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -26,7 +26,7 @@ def entry(
     return CellResult(group, method, at, accuracy=accuracy, **values)
 
 
-def summary(campaign: str, *entries: CellResult, scale: str = "lite") -> Summary:
+def summary(campaign: str, *entries: CellResult, scale: str = "cpu") -> Summary:
     return Summary(campaign, scale, f"cflag reproduce {campaign}", "2025-05-03", "abc1234", list(entries))
 
 
@@ -201,16 +201,16 @@ def kept(folder: Path, *summaries: Summary) -> Path:
 
 def table() -> tuple[CellResult, ...]:
     return (
-        entry("cifar10", "finetune", (60.0, 2.0), paper_accuracy=(72.6, 1.0), gradients=40.0, megabytes=100.0),
-        entry("cifar10", "replay", (82.0, 1.0), paper_accuracy=(84.0, 10.0), slip="it cannot be"),
-        entry("cifar10", "cflag-sgd", (80.0, 1.5), paper_accuracy=(89.3, 5.0)),
+        entry("cifar10", "finetune", (60.0, 2.0), paper_accuracy=(72.64, 0.98), gradients=40.0, megabytes=100.0),
+        entry("cifar10", "replay", (82.0, 1.0), paper_accuracy=(84.01, 9.96), slip="it cannot be"),
+        entry("cifar10", "cflag-sgd", (80.0, 1.5), paper_accuracy=(89.28, 4.98)),
     )
 
 
 def both_rows() -> tuple[CellResult, ...]:
     """The paper's method in its two rows, as at the paper's scale."""
     return (
-        entry("cifar10", "cflag-paper", (85.0, 1.5), paper_accuracy=(89.3, 5.0)),
+        entry("cifar10", "cflag-paper", (85.0, 1.5), paper_accuracy=(89.28, 4.98)),
         entry("cifar10", "cflag", (70.0, 1.0)),
     )
 
@@ -220,19 +220,34 @@ def test_a_cell_has_theirs_and_ours_with_the_gap_and_the_mark_of_another_scale(t
     head, _, first, second, third = text[text.index("|  | Acc, printed") :].splitlines()[:5]
     cells = dict(zip(head.split("|")[2:-1], second.split("|")[2:-1], strict=True))
     assert {k.strip(): v.strip() for k, v in cells.items()} == {
-        "Acc, printed": "84.0 ± 10.0 ‡", "Acc, lite ≠": "82.0 ± 1.0",
-        "to C-FLAG, printed": "-5.3", "to C-FLAG-SGD, lite ≠": "+2.0",
-        "Forget, lite ≠": "5.0 ± 1.0", "k gradients, lite ≠": "–", "MB, lite ≠": "–", "seeds, lite ≠": "3",
+        "Acc, printed": "84.01 ± 9.96 ‡", "Acc, cpu ≠": "82.0 ± 1.0",
+        "to C-FLAG, printed": "-5.27", "to C-FLAG-SGD, cpu ≠": "+2.0", "Forget, printed": "16.50 ± 11.57 ‡",
+        "Forget, cpu ≠": "5.0 ± 1.0", "k gradients, cpu ≠": "–", "MB, cpu ≠": "–", "seeds, cpu ≠": "3",
     }  # fmt: skip
-    assert first.startswith("| Fine-FL | 72.6 ± 1.0 | 60.0 ± 2.0 | -16.7 | -20.0 |")
-    assert third.startswith("| C-FLAG-SGD | 89.3 ± 5.0 § | 80.0 ± 1.5 | – | – |")
-    assert "C-FLAG-SGD is our variant, not the paper's C-FLAG ([what differs](#which-c-flag); E = 1 at `lite`)." in text
+    assert first.startswith("| Fine-FL | 72.64 ± 0.98 | 60.0 ± 2.0 | -16.64 | -20.0 |")
+    assert third.startswith("| C-FLAG-SGD | 89.28 ± 4.98 § | 80.0 ± 1.5 | – | – |")
+    assert "C-FLAG-SGD is our variant, not the paper's C-FLAG ([what differs](#which-c-flag))." in text
     assert "§ marks what the paper prints for C-FLAG." in text
     assert "‡ Erg-FL: it cannot be." in text
     order = "2 of 3 pairs of methods are in the paper's order by Acc, C-FLAG-SGD in the place of C-FLAG."
     assert order in text, "of the three only Erg-FL and C-FLAG swap"
     assert "seeds 1234, 1235, 1236, 2025-05-03, commit abc1234" in text
     assert "| `table-noniid` | Task-incremental, non-IID (ζ = 0.1) | – | – | – |" in text
+
+
+def test_printed_numbers_keep_their_digits(tmp_path: Path) -> None:
+    """Read off the paper: two digits, but for 7.9 and 0.9 in the non-IID table; 30.00 and 7.30 keep their zeros."""
+    ours = (60.04, 1.06)
+    iid = summary("table-iid", *(entry("cifar100", method, ours) for method in ("finetune", "cflag-paper")))
+    uneven = summary("table-noniid", *(entry("cifar10", m, ours) for m in ("replay", "cflag-paper", "cflag")))
+    many = summary("table-clients", entry("cifar10-iid", "cflag-paper", ours, 25.0))
+    text = make_ledger(kept(tmp_path, iid, uneven, many))
+    for cells in (
+        "| Fine-FL | 49.82 ± 0.51 | 60.0 ± 1.1 |", "| 30.00 ± 1.32 |", "| 66.85 ± 0.77 |", "| 7.30 ± 0.81 |",
+        "| Erg-FL | 79.11 ± 7.9 | 60.0 ± 1.1 |", "| 5.82 ± 0.9 |", "| C-FLAG, delayed gradients | – | 60.0 ± 1.1 |",
+        "experiments, 25 | 90.77 | 60.0 ± 1.1 | 3.53 |",
+    ):  # fmt: skip
+        assert cells in text
 
 
 def test_the_printed_numbers_are_judged_beside_ours(tmp_path: Path) -> None:
@@ -242,14 +257,14 @@ def test_the_printed_numbers_are_judged_beside_ours(tmp_path: Path) -> None:
     text = make_ledger(kept(tmp_path, summary("table-iid", *rows)))
     (line,) = (x for x in text.splitlines() if x.startswith("| With IID clients C-FLAG is the most accurate"))
     assert [cell.strip() for cell in line.split("|")[3:5]] == ["~ open", "✘ not supported"]
-    assert "| 4 of 4 (12 runs) | – | – |" in text
+    assert "| – | 4 of 4 (12 runs) | – |" in text
 
 
 def test_two_scales_stand_side_by_side_and_the_papers_own_has_no_mark(tmp_path: Path) -> None:
     exact = summary("table-iid", table()[0], *both_rows(), scale="paper")
     text = make_ledger(kept(tmp_path, summary("table-iid", *table()), exact))
-    assert "Acc, printed | Acc, lite ≠ | Acc, paper | " in text
-    assert "| Erg-FL | 84.0 ± 10.0 ‡ | 82.0 ± 1.0 | – |" in text
+    assert "Acc, printed | Acc, cpu ≠ | Acc, paper | " in text
+    assert "| Erg-FL | 84.01 ± 9.96 ‡ | 82.0 ± 1.0 | – |" in text
     assert "- scale `paper`: `cflag reproduce table-iid`" in text
 
 
@@ -261,12 +276,12 @@ def test_the_printed_number_stands_beside_the_row_that_is_closest_to_it(tmp_path
     head, _, *lines = text[start : text.index("\n\n", start)].splitlines()
     rows = {line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:-1]] for line in (head, *lines)}
     heads = rows[""]
-    assert heads[:6] == ["Acc, printed", "Acc, lite ≠", "Acc, paper", "to C-FLAG, printed", "to C-FLAG-SGD, lite ≠",
+    assert heads[:6] == ["Acc, printed", "Acc, cpu ≠", "Acc, paper", "to C-FLAG, printed", "to C-FLAG-SGD, cpu ≠",
                          "to C-FLAG, as in the paper's experiments, paper"]  # fmt: skip
     assert rows["C-FLAG-SGD"][:6] == ["–", "80.0 ± 1.5", "–", "–", "–", "–"]
-    assert rows["C-FLAG, as in the paper's experiments"][:6] == ["89.3 ± 5.0", "–", "85.0 ± 1.5", "–", "–", "–"]
+    assert rows["C-FLAG, as in the paper's experiments"][:6] == ["89.28 ± 4.98", "–", "85.0 ± 1.5", "–", "–", "–"]
     assert rows["C-FLAG, delayed gradients"][:6] == ["–", "–", "70.0 ± 1.0", "–", "–", "-15.0"]
-    assert rows["Fine-FL"][:6] == ["72.6 ± 1.0", "60.0 ± 2.0", "60.0 ± 2.0", "-16.7", "-20.0", "-25.0"]
+    assert rows["Fine-FL"][:6] == ["72.64 ± 0.98", "60.0 ± 2.0", "60.0 ± 2.0", "-16.64", "-20.0", "-25.0"]
     assert "§" not in text
 
 
@@ -275,9 +290,9 @@ def test_claims_about_cflag_say_which_variant_they_are_judged_on(tmp_path: Path)
     exact = summary("table-iid", table()[0], *both_rows(), scale="paper")
     text = make_ledger(kept(tmp_path, summary("table-iid", *table()), exact))
     own = "C-FLAG, as in the paper's experiments"
-    assert f"| the paper says | where | printed | lite ≠, C-FLAG-SGD (E = 1) | paper, {own} |" in text
-    assert f"Claims about C-FLAG are judged at `lite` on C-FLAG-SGD (E = 1); at `paper` on {own}." in text
-    assert "  - lite, cifar10: ~ open; C-FLAG-SGD -2.0 ± 1.0 points to the best other, Erg-FL\n" in text
+    assert f"| the paper says | where | printed | cpu ≠, C-FLAG-SGD | paper, {own} |" in text
+    assert f"Claims about C-FLAG are judged at `cpu` on C-FLAG-SGD; at `paper` on {own}." in text
+    assert "  - cpu, cifar10: ~ open; C-FLAG-SGD -2.0 ± 1.0 points to the best other, Erg-FL\n" in text
     assert f"; {own} +25.0 ± 1.4 points to the best other, Fine-FL\n" in text
 
 
@@ -310,14 +325,27 @@ def test_the_command_takes_summaries_in_and_writes_the_document(
     (runs / "table-iid.json").write_text(json.dumps(summary("table-iid", *table()).to_dict()))
     (runs / "table-iid.png").write_bytes(b"picture")
     assert main(["ledger", str(runs), "--into", str(docs)]) == 0
-    assert (docs / "results" / "lite" / "table-iid.png").read_bytes() == b"picture"
+    assert (docs / "results" / "cpu" / "table-iid.png").read_bytes() == b"picture"
     assert "82.0 ± 1.0" in (docs / "results.md").read_text()
-    assert "(results/lite/table-iid.png)" in (docs / "results.md").read_text()
+    assert "(results/cpu/table-iid.png)" in (docs / "results.md").read_text()
     assert main(["ledger", str(tmp_path / "nothing"), "--into", str(docs)]) != 0
     assert "holds no summary of a table or figure" in capsys.readouterr().err
     (runs / "table-iid.json").write_text("{}")
     assert main(["ledger", str(runs), "--into", str(docs)]) != 0
     assert "is not a summary that cflag reproduce wrote" in capsys.readouterr().err
+
+
+def test_smoke_runs_are_no_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, docs = tmp_path / "runs", tmp_path / "docs"
+    runs.mkdir()
+    (runs / "table-iid.json").write_text(json.dumps(summary("table-iid", *table(), scale="smoke").to_dict()))
+    assert main(["ledger", str(runs), "--into", str(docs)]) != 0
+    error = capsys.readouterr().err
+    assert "smoke runs are for trying things out; judge at --scale small" in error
+    assert error.count("\n") == 1
+    assert not docs.exists()
+    text = make_ledger(kept(tmp_path, summary("table-iid", *table()), summary("table-noniid", scale="smoke")))
+    assert "smoke" not in text
 
 
 def test_our_ledger_is_what_its_summaries_say() -> None:
@@ -327,11 +355,13 @@ def test_our_ledger_is_what_its_summaries_say() -> None:
 
 def test_our_summaries_have_the_printed_numbers() -> None:
     for path in DOCS.glob("results/*/*.json"):
+        assert path.parent.name in EVIDENCE
         raw = json.loads(path.read_text())
         assert path.stem == raw["campaign"]
         assert path.stem in CAMPAIGNS
         for e in raw["entries"]:
-            assert e["method"] != "cflag", "what was run at these scales is C-FLAG-SGD"
+            if main_cflag([e["method"]]):
+                assert e["method"] in SCALES[path.parent.name].cflag, "a scale has its own variants of C-FLAG"
             row = printed_row(path.stem, VARIANTS[e["method"]], e["at"])
             theirs = printed().get(path.stem, {}).get(e["group"], {}).get(row)
             assert (e["paper_accuracy"] or [None])[0] == (theirs[0] if theirs else None)

@@ -42,7 +42,8 @@ def test_every_printed_number_has_a_cell_that_reproduces_it() -> None:
             continue
         cells = find_campaign(table).cells
         for group, rows in groups.items():
-            for row in rows:
+            for row, values in rows.items():
+                assert all(isinstance(value, float) for value in values), "42 would lose its digits; write 42.00"
                 for scale in SCALES:
                     fits = [v for c in cells if c.group == group for v in c.variants(scale)
                             if row == printed_row(table, v, c.at)]  # fmt: skip
@@ -62,7 +63,7 @@ def test_every_campaign_has_valid_configs_at_every_scale(scale: Any) -> None:
         jobs = campaign.jobs(scale, SEEDS, Path("runs"))
         assert len({job.folder for job in jobs}) == len(jobs)
         assert {job.config.method for job in jobs} <= set(registry.names("method"))
-        assert {job.config.seed for job in jobs} == set(SEEDS)
+        assert {job.config.seed for job in jobs} == set(campaign.seeds(SEEDS))
 
 
 def test_presets_exist_for_every_source_and_scale() -> None:
@@ -75,12 +76,12 @@ def test_presets_exist_for_every_source_and_scale() -> None:
                 assert cell.raw(scale)["scenario"] == "class"
 
 
-def test_class_incremental_runs_have_rates_of_their_own_at_lite_scale() -> None:
-    rates = [load_raw(f"cifar100{kind}-lite")["lwf"] for kind in ("", "-class")]
+def test_class_incremental_runs_have_rates_of_their_own_at_smoke_scale() -> None:
+    rates = [load_raw(f"cifar100{kind}-smoke")["lwf"] for kind in ("", "-class")]
     assert rates[0] != rates[1]
-    assert load_raw("cifar10-class-lite")["lwf"] == rates[1]
+    assert load_raw("cifar10-class-smoke")["lwf"] == rates[1]
     for cell in find_campaign("table-class-iid").cells:
-        assert cell.raw("lite")["lwf"] == rates[1]
+        assert cell.raw("smoke")["lwf"] == rates[1]
 
 
 def test_the_papers_own_settings() -> None:
@@ -103,12 +104,12 @@ def test_the_two_rows_of_the_papers_method() -> None:
     assert (delayed.method, delayed.settings.estimator) == ("cflag", "iag")
     for config in (own, delayed):
         assert (config.settings.drift, config.settings.rules) == (1.0, "both")
-    for scale in ("lite", "cpu"):
+    for scale in ("smoke", "cpu"):
         methods = [job.config.method for job in cell.jobs(scale, [7], Path("runs"))]
         assert methods == ["finetune", "ewc", "nccl", "fedtrack", "replay", "cflag-sgd"]
-    lite = next(job.config for job in cell.jobs("lite", [7], Path("runs")) if job.config.method == "cflag-sgd")
-    s = lite.settings
-    assert (lite.steps, s.estimator, s.drift, s.rules, s.weights) == (1, "minibatch", 0.0, "interference", "memory")
+    smoke = next(job.config for job in cell.jobs("smoke", [7], Path("runs")) if job.config.method == "cflag-sgd")
+    s = smoke.settings
+    assert (smoke.steps, s.estimator, s.drift, s.rules, s.weights) == (1, "minibatch", 0.0, "interference", "memory")
 
 
 def test_rows_of_every_scale_are_variants_with_a_method() -> None:
@@ -119,7 +120,7 @@ def test_rows_of_every_scale_are_variants_with_a_method() -> None:
 
 def test_campaigns_share_runs() -> None:
     def folders(name: str) -> set[Path]:
-        return {job.folder for job in find_campaign(name).jobs("lite", SEEDS, Path("runs"))}
+        return {job.folder for job in find_campaign(name).jobs("smoke", SEEDS, Path("runs"))}
 
     assert folders("figure-tasks") < folders("table-iid")
     assert folders("figure-class-tasks") < folders("table-class-iid") | folders("table-class-noniid")
@@ -139,14 +140,14 @@ def test_memory_sweeps_keep_their_shares_at_every_scale() -> None:
 
 
 def test_cutting_a_campaign_down() -> None:
-    small = chosen(find_campaign("table-iid"), "lite", ["cflag-sgd", "replay"], ["cifar10"])
+    small = chosen(find_campaign("table-iid"), "smoke", ["cflag-sgd", "replay"], ["cifar10"])
     assert [(c.source, c.rows) for c in small.cells] == [("cifar10", ("replay", "cflag-sgd"))]
     both = chosen(find_campaign("table-iid"), "paper", ["cflag", "cflag-paper"], ["cifar10"])
     assert [c.rows for c in both.cells] == [("cflag-paper", "cflag")]
     with pytest.raises(UserError, match="did you mean 'cflag'"):
         chosen(find_campaign("table-iid"), "paper", ["cflg"], [])
-    with pytest.raises(UserError, match="unknown row of table-iid at scale lite 'cflag'; did you mean 'cflag-sgd'"):
-        chosen(find_campaign("table-iid"), "lite", ["cflag"], [])
+    with pytest.raises(UserError, match="unknown row of table-iid at scale smoke 'cflag'; did you mean 'cflag-sgd'"):
+        chosen(find_campaign("table-iid"), "smoke", ["cflag"], [])
     with pytest.raises(UserError, match="unknown table or figure 'table-idd'; did you mean 'table-iid'"):
         find_campaign("table-idd")
 
@@ -173,7 +174,7 @@ def test_reproduce_runs_what_is_missing_and_writes_ours_beside_theirs(
     command = ["reproduce", "table-iid", "--seeds", "1,2", "--jobs", "2", "--out", str(tmp_path)]
     assert main(command) == 0
     shown_ = capsys.readouterr().out
-    assert "89.3 ± 5.0" in shown_  # the paper's C-FLAG
+    assert "89.28 ± 4.98" in shown_  # the paper's C-FLAG
     summary = json.loads((tmp_path / "table-iid.json").read_text())
     for entry in summary["entries"]:
         runs = [Result.load(tmp_path / f"digits_zeta=100000_{entry['method']}_{seed}") for seed in (1, 2)]
@@ -193,7 +194,7 @@ def test_a_dry_run_says_what_it_would_take_and_runs_nothing(
     assert "4 runs, 0 of them finished; about" in said
     assert "MB of disk" in said
     assert not list(tmp_path.iterdir())
-    plan = estimate(small.jobs("lite", [1, 2], tmp_path), 1)
+    plan = estimate(small.jobs("smoke", [1, 2], tmp_path), 1)
     assert 0 < plan.seconds < 60
     assert plan.disk_mb > 0
 
@@ -224,18 +225,18 @@ def test_so_far_shows_what_is_finished_and_runs_nothing(
     capsys.readouterr()
     summary = json.loads((tmp_path / "table-iid.json").read_text())
     assert {e["method"]: e["seeds"] for e in summary["entries"]} == {"finetune": [], "cflag-paper": [1]}
-    assert summary["command"] == "cflag reproduce table-iid --scale lite --seeds 1,2"
+    assert summary["command"] == "cflag reproduce table-iid --scale small --seeds 1,2"
     assert len(list(tmp_path.glob("digits*"))) == 1
 
 
 def test_a_sum_up_of_half_a_campaign(small: Campaign, tmp_path: Path) -> None:
-    summary = summarise(small, "lite", [1], tmp_path, "command")
+    summary = summarise(small, "smoke", [1], tmp_path, "command")
     assert [e.accuracy for e in summary.entries] == [None, None]
     table = as_markdown(summary)
-    assert "| cifar10 | C-FLAG, as in the paper's experiments | 89.3 ± 5.0 | – | 7.2 ± 5.1 | – | 0 |" in table
+    assert "| cifar10 | C-FLAG, as in the paper's experiments | 89.28 ± 4.98 | – | 7.23 ± 5.14 | – | 0 |" in table
     other = replace(summary, entries=[replace(e, method="cflag-sgd") for e in summary.entries[1:]])
     table = as_markdown(other)
-    assert "| cifar10 | C-FLAG-SGD (E = 1) | 89.3 ± 5.0 § | – | 7.2 ± 5.1 § | – | 0 |" in table
+    assert "| cifar10 | C-FLAG-SGD | 89.28 ± 4.98 § | – | 7.23 ± 5.14 § | – | 0 |" in table
     assert "§ printed for C-FLAG; C-FLAG-SGD is a variant" in table
     assert Summary.from_dict(json.loads(json.dumps(summary.to_dict()))).entries[1].method == "cflag-paper"
 
@@ -246,7 +247,7 @@ def test_figures_of_every_kind_are_drawn() -> None:
         entries = [CellResult("cifar10", method, value, [1], (80.0, 1.0), (2.0, 0.5), (85.0, 2.0), (1.0, 0.1),
                          accuracies=[80.0], forgettings=[2.0], after_tasks=[[90.0, 80.0]], gamma=[None, 0.5, 0.2])
                    for method in ("cflag-paper", "cflag", "ewc")]  # fmt: skip
-        summary = Summary("x", "lite", "", "", "", entries)
+        summary = Summary("x", "smoke", "", "", "", entries)
         figure = draw(Campaign("x", "X", kind, (), "clients"), summary)  # type: ignore[arg-type]
         assert figure.axes[0].lines
 
@@ -255,7 +256,7 @@ def test_a_sweep_is_drawn_over_the_seeds_that_all_its_points_have() -> None:
     three = CellResult("g", "cflag", 5.0, [1, 2, 3], (60.0, 9.0), (0.0, 0.0), accuracies=[10.0, 70.0, 100.0],
                   forgettings=[0.0] * 3)  # fmt: skip
     one = CellResult("g", "cflag", 10.0, [2], (71.0, None), (0.0, None), accuracies=[71.0], forgettings=[0.0])
-    figure = draw(Campaign("x", "X", "sweep", (), "clients"), Summary("x", "lite", "", "", "", [three, one]))
+    figure = draw(Campaign("x", "X", "sweep", (), "clients"), Summary("x", "smoke", "", "", "", [three, one]))
     assert figure.axes[0].lines[0].get_ydata() == pytest.approx([70.0, 71.0])
 
 

@@ -31,8 +31,10 @@ def add_reproduce(commands: Commands) -> None:
         "Names: cflag list campaigns.",
     )
     reproduce.add_argument("name", metavar="NAME", help="for example table-iid; 'all' for everything")
-    reproduce.add_argument("--scale", choices=tuple(SCALES), default="lite",
-                           help="minutes, a night, or the paper's own settings (default: lite)")  # fmt: skip
+    reproduce.add_argument("--scale", choices=tuple(SCALES), default="small",
+                           help="smoke: seconds a run, to try things out; small: the paper's protocol with a small "
+                           "network, one to two minutes a run; cpu: a night; paper: the paper's own settings "
+                           "(default: small)")  # fmt: skip
     reproduce.add_argument("--methods", metavar="NAME,NAME,...", help="only these (default: all of the table)")
     reproduce.add_argument("--sources", metavar="NAME,NAME,...", help="only these data sets (default: all)")
     reproduce.add_argument("--seeds", default=SEEDS, metavar="N,N,...")

@@ -68,11 +68,9 @@ TASK_ROWS = ("finetune", "ewc", "nccl", "fedtrack", "replay", PAPERS_OWN)
 CLASS_ROWS = ("finetune", "ewc", "lwf", "icarl", "target", "nccl", "fedtrack", PAPERS_OWN)
 
 
-def label(name: str, scale: str = "") -> str:
-    """Return what a row is called in tables and figures, of one scale where the local steps matter."""
-    text = VARIANTS[name].label if name in VARIANTS else name
-    steps = SCALES[scale].steps if scale in SCALES and name == "cflag-sgd" else ""
-    return f"{text} ({steps})" if steps else text
+def label(name: str) -> str:
+    """Return what a row is called in tables and figures."""
+    return VARIANTS[name].label if name in VARIANTS else name
 
 
 def main_cflag(names: Sequence[str]) -> str | None:

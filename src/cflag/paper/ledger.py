@@ -15,8 +15,9 @@ from cflag.errors import UserError
 from cflag.files import write_atomically
 from cflag.paper.campaigns import CAMPAIGNS, SEEDS, label, main_cflag
 from cflag.paper.claims import CLAIMS, Claim, Verdict, overall
-from cflag.paper.scales import SCALES
-from cflag.paper.sections import NONE, first, markdown_table, marked, rows_of, section
+from cflag.paper.present import NONE
+from cflag.paper.scales import EVIDENCE
+from cflag.paper.sections import first, markdown_table, marked, rows_of, section
 from cflag.paper.summary import CellResult, Summary
 
 Ledger = dict[str, dict[str, Summary]]
@@ -45,10 +46,10 @@ C-FLAG's place and the tables say so.
 
 """
 COMPARABLE = """
-**≠ marks numbers from another scale than the paper's.** With another model, fewer images and another optimizer,
-levels say nothing about the paper. What can be compared is the order of methods, the sign and the rough size of
-differences, and trends. At `lite` a task is fifty single steps: models learn little of it, and in the task-incremental
-setting have little to forget.
+**≠ marks numbers from another scale than the paper's.** At `small` the network (a small CNN at 16×16 in the place of
+ResNet), with the rate that suits it, is the only difference from the authors' scripts, so that order, signs and trends
+should carry over, levels not. At `cpu` the network is the paper's, but images are fewer, rounds are shorter and the
+optimizer is SGD.
 """
 
 JUDGED = """\
@@ -68,7 +69,7 @@ def keep(folders: Iterable[Path], into: Path) -> None:
         if not found:
             raise UserError(f"{folder} holds no summary of a table or figure; make one with: cflag reproduce")
         for path in found:
-            home = into / _load(path).scale
+            home = into / _of_evidence(path).scale
             home.mkdir(parents=True, exist_ok=True)
             for file in (path, path.with_suffix(".png")):
                 if file.is_file():
@@ -84,12 +85,12 @@ def write_ledger(docs: Path) -> Path:
 
 def make_ledger(folder: Path) -> str:
     """Return the ledger as Markdown."""
-    paths = [p for scale in SCALES for name in CAMPAIGNS if (p := folder / scale / f"{name}.json").is_file()]
+    paths = [p for scale in EVIDENCE for name in CAMPAIGNS if (p := folder / scale / f"{name}.json").is_file()]
     if not paths:
-        raise UserError(f"{folder} holds no summaries; give the folder of a campaign: cflag ledger runs/reproduce-lite")
+        raise UserError(f"{folder} holds no summaries; take in a campaign's: cflag ledger runs/reproduce-small")
     ledger: Ledger = {}
     for path in paths:
-        summary = _load(path)
+        summary = _of_evidence(path)
         ledger.setdefault(summary.campaign, {})[summary.scale] = summary
     parts = [INTRODUCTION, _scales(ledger), COMPARABLE, _claims(ledger)]
     parts += [section(CAMPAIGNS[name], ledger[name], folder) for name in CAMPAIGNS if name in ledger]
@@ -106,20 +107,28 @@ def _load(path: Path) -> Summary:
         raise UserError(f"{path} is not a summary that cflag reproduce wrote ({error})") from None
 
 
+def _of_evidence(path: Path) -> Summary:
+    """Read a summary, and refuse one of runs that say nothing about the paper."""
+    summary = _load(path)
+    if summary.scale not in EVIDENCE:
+        raise UserError(f"{path}: {summary.scale} runs are for trying things out; judge at --scale small")
+    return summary
+
+
 def _scales(ledger: Ledger) -> str:
     """Say which campaigns were run at which scale, and what the scales are."""
     rows = []
     for name, campaign in CAMPAIGNS.items():
-        counts = [_count(ledger.get(name, {}).get(scale)) for scale in SCALES]
+        counts = [_count(ledger.get(name, {}).get(scale)) for scale in EVIDENCE]
         link = f"[`{name}`](#{name})" if name in ledger else f"`{name}`"
         rows.append([link, campaign.title, *counts])
-    about = "".join(f"- `{name}`: {scale.about}; {_rows_at(name)}\n" for name, scale in SCALES.items())
-    table = markdown_table(["", "", *SCALES], rows, 2)
+    about = "".join(f"- `{name}`: {scale.about}; {_rows_at(name)}\n" for name, scale in EVIDENCE.items())
+    table = markdown_table(["", "", *EVIDENCE], rows, 2)
     return f"## What was run\n\n{table}\nCells with results, of those asked for. The scales:\n\n{about}"
 
 
 def _rows_at(scale: str) -> str:
-    return " and ".join(f"*{label(name, scale)}*" for name in SCALES[scale].cflag)
+    return " and ".join(f"*{label(name)}*" for name in EVIDENCE[scale].cflag)
 
 
 def _count(summary: Summary | None) -> str:
@@ -134,7 +143,7 @@ def _count(summary: Summary | None) -> str:
 
 def _claims(ledger: Ledger) -> str:
     """Judge every claim at every scale that was run."""
-    scales = [s for s in SCALES if any(s in by_scale for by_scale in ledger.values())]
+    scales = [s for s in EVIDENCE if any(s in by_scale for by_scale in ledger.values())]
     rows = []
     for claim in CLAIMS:
         summaries = ledger.get(claim.campaign, {})
@@ -158,7 +167,7 @@ def _judged_on(ledger: Ledger, scale: str) -> str:
         for by_scale in ledger.values()
         if scale in by_scale
     ]
-    return " or ".join(dict.fromkeys(label(name, scale) for name in found if name)) or "no C-FLAG"
+    return " or ".join(dict.fromkeys(label(name) for name in found if name)) or "no C-FLAG"
 
 
 def _verdict(claim: Claim, summary: Summary | None) -> str:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cflag.files import write_atomically, write_json
 from cflag.paper.campaigns import CFLAG_VARIANTS, VARIANTS, Campaign, label, main_cflag
-from cflag.paper.summary import CellResult, Spread, Summary, spread
+from cflag.paper.summary import CellResult, Spread, Summary, as_printed, spread
 from cflag.results.figures import COLOURS, INK, new_panels, save
 
 if TYPE_CHECKING:
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+NONE = "–"
+
+
 def shown(spread: Spread | None, digits: int = 1) -> str:
     """Return a mean with its deviation, as people write it."""
     if spread is None:
-        return "–"
+        return NONE
     mean, deviation = spread
     return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
@@ -38,10 +41,10 @@ def rows(summary: Summary) -> list[list[str]]:
     """Return a row for each cell and method."""
     out = []
     for e in summary.entries:
-        name = label(e.method, summary.scale)
+        name = label(e.method)
         name = name if e.at is None else f"{name}, {e.at:g}"
         mark = (" §" if e.method == "cflag-sgd" and e.paper_accuracy else "") + (" ‡" if e.slip else "")
-        paper = (shown(e.paper_accuracy) + mark, shown(e.paper_forgetting) + mark)
+        paper = [(text or NONE) + mark for text in as_printed(summary.campaign, e)]
         counts = str(len(e.seeds))
         out.append([e.group, name, paper[0], shown(e.accuracy), paper[1], shown(e.forgetting), counts])
     return out
@@ -91,12 +94,12 @@ def draw(campaign: Campaign, summary: Summary) -> Figure:
         above, below = panels[column], panels[-len(groups) + column]
         above.set_title(f"{group} ({summary.scale})", fontsize=11)
         if campaign.kind == "tasks":
-            _draw_tasks(above, entries, summary.scale)
+            _draw_tasks(above, entries)
         elif campaign.kind == "gamma":
-            _draw_gamma(above, entries, summary.scale)
+            _draw_gamma(above, entries)
         else:
-            _draw_sweep(above, entries, summary.scale, lambda e: e.accuracies, lambda e: e.paper_accuracy)
-            _draw_sweep(below, entries, summary.scale, lambda e: e.forgettings, lambda e: e.paper_forgetting)
+            _draw_sweep(above, entries, lambda e: e.accuracies, lambda e: e.paper_accuracy)
+            _draw_sweep(below, entries, lambda e: e.forgettings, lambda e: e.paper_forgetting)
             below.set_xlabel(campaign.axis)
             above.set_ylabel("Acc (%)")
             below.set_ylabel("Forget (%)")
@@ -114,18 +117,18 @@ def _legend(figure: Figure) -> None:
                       frameon=False, fontsize=9)  # fmt: skip
 
 
-def _draw_tasks(axes: Axes, entries: Sequence[CellResult], scale: str) -> None:
+def _draw_tasks(axes: Axes, entries: Sequence[CellResult]) -> None:
     for e in entries:
         if e.after_tasks:
             means = [fmean(column) for column in zip(*e.after_tasks, strict=True)]
             tasks = range(1, len(means) + 1)
-            axes.plot(tasks, means, marker="o", ms=4, **_look(e.method, scale))
+            axes.plot(tasks, means, marker="o", ms=4, **_look(e.method))
             axes.set_xticks(tasks)
     axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)")
 
 
 def _draw_sweep(
-    axes: Axes, entries: Sequence[CellResult], scale: str, ours: Callable[[CellResult], list[float]], theirs: Pick
+    axes: Axes, entries: Sequence[CellResult], ours: Callable[[CellResult], list[float]], theirs: Pick
 ) -> None:
     """Draw a line per row, over the seeds that all its points have, so that no seed shows in a part of it only."""
     values = sorted({e.at for e in entries if e.at is not None})
@@ -138,7 +141,7 @@ def _draw_sweep(
             if found and e.at is not None:
                 points.append((values.index(e.at), found))
         axes.errorbar([x for x, _ in points], [mean for _, (mean, _) in points], [d or 0.0 for _, (_, d) in points],
-                      marker="o", ms=4, capsize=3, **_look(method, scale))  # fmt: skip
+                      marker="o", ms=4, capsize=3, **_look(method))  # fmt: skip
     printed = sorted((values.index(e.at), s[0]) for e in entries if e.at is not None and (s := theirs(e)))
     if printed:
         look: dict[str, Any] = {"marker": "x", "ls": ":", "color": INK, "label": "C-FLAG, printed in the paper"}
@@ -146,19 +149,19 @@ def _draw_sweep(
     axes.set_xticks(range(len(values)), [f"{v:g}" for v in values])
 
 
-def _draw_gamma(axes: Axes, entries: Sequence[CellResult], scale: str) -> None:
+def _draw_gamma(axes: Axes, entries: Sequence[CellResult]) -> None:
     """Draw a line per row and ζ; the colour tells ζ."""
     zetas = list(dict.fromkeys(e.at for e in entries))
     for e in entries:
         points = [(t, v) for t, v in enumerate(e.gamma or [], 1) if v is not None]
         if points:
-            look = {**_look(e.method, scale), "color": COLOURS[zetas.index(e.at)], "lw": 1}
+            look = {**_look(e.method), "color": COLOURS[zetas.index(e.at)], "lw": 1}
             axes.plot(*zip(*points, strict=True), **{**look, "label": f"{look['label']}, ζ = {e.at:g}"})
     axes.axhline(0, color=INK, lw=0.8)
     axes.set(xlabel="round", ylabel="Γ(t), mean over seeds")
 
 
-def _look(name: str, scale: str) -> dict[str, Any]:
+def _look(name: str) -> dict[str, Any]:
     """A row looks the same in all figures; the lines of C-FLAG are the thick ones, delayed gradients dashed."""
     own = main_cflag([name]) is not None
     place = 0 if own else list(VARIANTS).index(name) - len(CFLAG_VARIANTS) + 1
@@ -166,6 +169,6 @@ def _look(name: str, scale: str) -> dict[str, Any]:
         "color": COLOURS[place % len(COLOURS)],
         "lw": 2.4 if own else 1.4,
         "ls": "--" if name == "cflag" else "-",
-        "label": label(name, scale),
+        "label": label(name),
         "zorder": 3 if own else 2,
     }

@@ -15,15 +15,15 @@ class Scale:
     """The variants of C-FLAG that are run, by their names in `campaigns.VARIANTS`."""
     rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The rates, by variant and preset, of variants that share their method's table in the preset with another."""
-    steps: str = ""
-    """The local steps per round, where they are so few that readers must know."""
+    evidence: bool = True
+    """Whether its runs say anything about the paper."""
 
 
 SCALES = {
-    "lite": Scale(
-        "small CNN, images at 16×16, a fifth to two fifths of them, 50 rounds of one step, SGD",
+    "smoke": Scale(
+        "for trying things out: small CNN, images at 16×16, a fifth to two fifths of them, 50 rounds of one step, SGD",
         cflag=("cflag-sgd",),
-        steps="E = 1",
+        evidence=False,
     ),
     "small": Scale(
         "the paper's protocol (all images, five clients, two epochs, batch 128, Adam, memory 400/200, 10 rounds as in "
@@ -37,5 +37,7 @@ SCALES = {
     ),
     "paper": Scale("the paper's own settings", cflag=("cflag-paper", "cflag")),
 }
+EVIDENCE = {name: scale for name, scale in SCALES.items() if scale.evidence}
+"""The scales that the ledger knows."""
 EXACT = "paper"
 """The scale whose numbers can be compared with the printed ones."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
 from cflag.paper.campaigns import PAPERS_OWN, Campaign, label, main_cflag
-from cflag.paper.present import shown
-from cflag.paper.scales import EXACT, SCALES
-from cflag.paper.summary import CellResult, Spread, Summary, spread
+from cflag.paper.present import NONE, shown
+from cflag.paper.scales import EXACT
+from cflag.paper.summary import CellResult, Summary, as_printed, spread
 
-NONE = "–"
 Row = dict[str, CellResult]
 """One variant in one cell, by scale."""
 CellText = Callable[[Row], str]
@@ -67,12 +67,10 @@ def _provenance(summary: Summary) -> str:
 
 def _about_cflag(rows: Sequence[Row]) -> str:
     """Say in one line that C-FLAG-SGD is not the paper's C-FLAG, where it was run."""
-    scales = dict.fromkeys(scale for row in rows if first(row).method == "cflag-sgd" for scale in row)
-    if not scales:
+    if all(first(row).method != "cflag-sgd" for row in rows):
         return ""
-    few = "".join(f"; {SCALES[s].steps} at `{s}`" for s in scales if SCALES[s].steps)
     mark = " § marks what the paper prints for C-FLAG." if any(_borrowed(row, rows) for row in rows) else ""
-    return f"\nC-FLAG-SGD is our variant, not the paper's C-FLAG ([what differs](#which-c-flag){few}).{mark}\n"
+    return f"\nC-FLAG-SGD is our variant, not the paper's C-FLAG ([what differs](#which-c-flag)).{mark}\n"
 
 
 # --- one table -------------------------------------------------------------------------------------------
@@ -98,12 +96,12 @@ def _columns(campaign: Campaign, rows: Sequence[Row], scales: Sequence[str]) -> 
         count = max(len((e.after_tasks or [[]])[0]) for row in rows for e in row.values())
         columns += [(f"after {k + 1}, {marked(s)}", _at(s, _stage(k))) for s in scales for k in range(count)]
     else:
-        columns.append(("Acc, printed", _printed(rows, lambda e: e.paper_accuracy)))
+        columns.append(("Acc, printed", _printed(campaign, rows, 0)))
         columns += [(f"Acc, {marked(s)}", _at(s, lambda e: shown(e.accuracy))) for s in scales]
         if campaign.kind == "table":
             columns.append((f"to {PAPERS_OWN}, printed", _to_cflag(rows, None)))
             columns += [(f"to {_cflag_label(rows, s)}, {marked(s)}", _to_cflag(rows, s)) for s in scales]
-        columns.append(("Forget, printed", _printed(rows, lambda e: e.paper_forgetting)))
+        columns.append(("Forget, printed", _printed(campaign, rows, 1)))
         columns += [(f"Forget, {marked(s)}", _at(s, lambda e: shown(e.forgetting))) for s in scales]
     if campaign.kind == "gamma":
         columns += [(f"variation of Γ, {marked(s)}", _at(s, _variation)) for s in scales]
@@ -146,13 +144,15 @@ def _at(scale: str, text: Callable[[CellResult], str]) -> CellText:
     return lambda row: text(row[scale]) if scale in row else NONE
 
 
-def _printed(rows: Sequence[Row], pick: Callable[[CellResult], Spread | None]) -> CellText:
+def _printed(campaign: Campaign, rows: Sequence[Row], which: Literal[0, 1]) -> CellText:
+    """Write what the paper prints, Acc (0) or Forget (1), digit by digit."""
+
     def text(row: Row) -> str:
         entry = first(row)
-        value = pick(entry)
-        if value is None or (entry.method == "cflag-sgd" and not _borrowed(row, rows)):
+        digits = as_printed(campaign.name, entry)[which]
+        if not digits or (entry.method == "cflag-sgd" and not _borrowed(row, rows)):
             return NONE
-        return shown(value) + (" §" if _borrowed(row, rows) else "") + (" ‡" if entry.slip else "")
+        return digits + (" §" if _borrowed(row, rows) else "") + (" ‡" if entry.slip else "")
 
     return text
 
@@ -181,7 +181,7 @@ def _cflag_label(rows: Sequence[Row], scale: str) -> str:
 
 
 def _to_cflag(rows: Sequence[Row], scale: str | None) -> CellText:
-    """Write how far a row's accuracy is from C-FLAG's."""
+    """Write how far a row's accuracy is from C-FLAG's; the paper's has its two digits."""
     own = _cflag_row(rows, scale)
     base = _mean(own, scale) if own else None
 
@@ -189,7 +189,7 @@ def _to_cflag(rows: Sequence[Row], scale: str | None) -> CellText:
         mine = _mean(row, scale)
         if mine is None or base is None or row is own or (scale is None and _is_cflag(row)):
             return NONE
-        return f"{mine - base:+.1f}"
+        return f"{mine - base:+.{2 if scale is None else 1}f}"
 
     return text
 

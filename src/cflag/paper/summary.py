@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from cflag.paper.campaigns import Campaign, Cell, Variant
+from cflag.paper.campaigns import VARIANTS, Campaign, Cell, Variant
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
 
@@ -127,7 +127,25 @@ def printed_row(table: str, variant: Variant, at: float | None) -> str | None:
 @cache
 def printed() -> dict[str, Any]:
     """Return what the paper prints."""
-    return tomllib.loads((files(__package__) / "printed.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(_printed_file())
+
+
+@cache
+def _printed_digits() -> dict[str, Any]:
+    """Return what the paper prints as text, so that 30.00 stays 30.00 and 7.9 stays 7.9."""
+    return tomllib.loads(_printed_file(), parse_float=str)
+
+
+def _printed_file() -> str:
+    return (files(__package__) / "printed.toml").read_text(encoding="utf-8")
+
+
+def as_printed(table: str, entry: CellResult) -> tuple[str, str]:
+    """Return Acc and Forget of a row with the digits that the paper prints; empty where it prints none."""
+    row = printed_row(table, VARIANTS[entry.method], entry.at)
+    digits = _printed_digits().get(table, {}).get(entry.group, {}).get(row, [])
+    half = len(digits) // 2
+    return " ± ".join(digits[:half]), " ± ".join(digits[half:])
 
 
 def _printed_pair(values: Sequence[float] | None) -> tuple[Spread | None, Spread | None]:
