@@ -16,7 +16,8 @@ from cflag.cli import main
 from cflag.commands.inspect import KINDS
 from cflag.config import load_raw, parse_setting, resolve
 from cflag.errors import UserError
-from cflag.paper.campaigns import CAMPAIGNS, DATA_SETS
+from cflag.paper.campaigns import CAMPAIGNS
+from cflag.paper.cells import DATA_SETS
 from cflag.paper.scales import SCALES
 from cflag.presets import preset_names
 from tests.support.quick import QUICK

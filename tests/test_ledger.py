@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from cflag.cli import main
-from cflag.paper.campaigns import CAMPAIGNS, SEEDS, VARIANTS, find_campaign, main_cflag
+from cflag.paper.campaigns import CAMPAIGNS, find_campaign
+from cflag.paper.cells import SEEDS
 from cflag.paper.claims import CLAIMS, Claim, Judgement, Measured, Verdict, from_spread, over_seeds, overall
 from cflag.paper.ledger import make_ledger
 from cflag.paper.scales import EVIDENCE, SCALES
 from cflag.paper.summary import CellResult, Summary, printed, printed_row
+from cflag.paper.variants import VARIANTS, main_cflag
 
 DOCS = Path(__file__).parents[1] / "docs"
 

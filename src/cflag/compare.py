@@ -16,6 +16,7 @@ from cflag.account import Account
 from cflag.config import Config, merge, resolve
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.experiment import Experiment
+from cflag.learning.synthesis import SynthesisOptions
 from cflag.loggers.attach import require_loggers
 from cflag.process import one_thread
 from cflag.results.folder import RunFolder
@@ -55,9 +56,12 @@ def plan(raw: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int], b
     ]
 
 
-def equal_cost(configs: Mapping[str, Config], budget: Budget) -> dict[str, Config]:
-    """Give every method the rounds that cost as much as the first method's own."""
-    prices = {method: price(config, budget) for method, config in configs.items()}
+def equal_cost(
+    configs: Mapping[str, Config], budget: Budget, pricer: Callable[[Config, Budget], Price] | None = None
+) -> dict[str, Config]:
+    """Give every method the rounds that cost as much as the first method's own; `pricer` may know a faster way."""
+    pricer = pricer or price
+    prices = {method: pricer(config, budget) for method, config in configs.items()}
     first = next(iter(configs))
     total = prices[first].of(configs[first].rounds)
     return {method: replace(config, rounds=prices[method].rounds_for(total)) for method, config in configs.items()}
@@ -77,6 +81,15 @@ class Price:
     def rounds_for(self, total: float) -> int:
         """Return how many rounds come closest to a sum."""
         return max(1, round((total - self.task) / self.round))
+
+
+def stand_in(config: Config, width: int = 1) -> Config:
+    """Return a config whose clients compute and send as often as this one's, with a small model: fast to price."""
+    small = replace(config, model="mlp", width=width, workers=1, device="cpu")
+    made = config.settings
+    if isinstance(made, SynthesisOptions):  # how well samples are made does not change how many clients compute on
+        small = replace(small, settings=replace(made, generator_steps=1, student_steps=1, batch=made.samples))
+    return small
 
 
 def price(config: Config, budget: Budget) -> Price:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cflag.commands.common import Commands
     from cflag.compare import Job
-    from cflag.paper.campaigns import Campaign
+    from cflag.paper.cells import Campaign
 
 SEEDS = "1234,1235,1236"
 
@@ -80,7 +80,8 @@ def add_theory(commands: Commands) -> None:
 
 
 def _reproduce(args: argparse.Namespace) -> None:
-    from cflag.paper.campaigns import CAMPAIGNS, chosen, find_campaign
+    from cflag.paper.campaigns import CAMPAIGNS, find_campaign
+    from cflag.paper.cells import chosen
     from cflag.paper.present import as_text, write
     from cflag.paper.reproduce import carry_out, default_out, with_loggers
     from cflag.paper.summary import summarise

@@ -14,8 +14,8 @@ from math import hypot, sqrt
 from statistics import fmean, stdev
 from typing import Literal
 
-from cflag.paper.campaigns import CFLAG_VARIANTS, PAPERS_OWN, label, main_cflag
 from cflag.paper.summary import CellResult, Spread, Summary
+from cflag.paper.variants import CFLAG_VARIANTS, PAPERS_OWN, label, main_cflag
 
 Verdict = Literal["yes", "open", "no"]
 ERRORS = 2.0

@@ -13,12 +13,14 @@ from pathlib import Path
 
 from cflag.errors import UserError
 from cflag.files import write_atomically
-from cflag.paper.campaigns import CAMPAIGNS, SEEDS, label, main_cflag
+from cflag.paper.campaigns import CAMPAIGNS
+from cflag.paper.cells import SEEDS
 from cflag.paper.claims import CLAIMS, Claim, Verdict, overall
 from cflag.paper.present import NONE
 from cflag.paper.scales import EVIDENCE
 from cflag.paper.sections import first, markdown_table, marked, rows_of, section
 from cflag.paper.summary import CellResult, Summary
+from cflag.paper.variants import label, main_cflag
 
 Ledger = dict[str, dict[str, Summary]]
 """Summaries by campaign and scale."""

@@ -11,8 +11,9 @@ from rich import box
 from rich.table import Table
 
 from cflag.files import write_atomically, write_json
-from cflag.paper.campaigns import CFLAG_VARIANTS, VARIANTS, Campaign, label, main_cflag
+from cflag.paper.cells import Campaign
 from cflag.paper.summary import CellResult, Spread, Summary, as_printed, spread
+from cflag.paper.variants import CFLAG_VARIANTS, VARIANTS, label, main_cflag
 from cflag.results.figures import COLOURS, INK, new_panels, save
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from cflag.compare import Job, prepare, price, run_all
+from cflag.compare import Job, prepare, price, run_all, stand_in
 from cflag.config import Config
 from cflag.errors import CflagError
 from cflag.experiment import Experiment
@@ -99,11 +99,7 @@ def _speed(config: Config) -> tuple[float, int]:
 @cache
 def _gradients(config: Config) -> float:
     """Count the gradient evaluations of a run's clients; they do not depend on the model, so the smallest will do."""
-    small = replace(config, model="mlp", width=1, workers=1, device="cpu")
-    made = config.settings
-    if isinstance(made, SynthesisOptions):  # how well samples are made does not change how many clients compute on
-        small = replace(small, settings=replace(made, generator_steps=1, student_steps=1, batch=made.samples))
-    return price(small, "gradients").of(config.rounds) * config.tasks
+    return price(stand_in(config), "gradients").of(config.rounds) * config.tasks
 
 
 def _synthesis(config: Config) -> float:

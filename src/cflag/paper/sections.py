@@ -7,10 +7,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-from cflag.paper.campaigns import PAPERS_OWN, Campaign, label, main_cflag
+from cflag.paper.cells import Campaign
 from cflag.paper.present import NONE, shown
 from cflag.paper.scales import EXACT
 from cflag.paper.summary import CellResult, Summary, as_printed, spread
+from cflag.paper.variants import PAPERS_OWN, label, main_cflag
 
 Row = dict[str, CellResult]
 """One variant in one cell, by scale."""

@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from cflag.paper.campaigns import VARIANTS, Campaign, Cell, Variant
+from cflag.paper.cells import Campaign, Cell
+from cflag.paper.variants import VARIANTS, Variant
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
 

@@ -1,0 +1,147 @@
+"""What a campaign is made of.
+
+A campaign is a list of cells; a cell is one benchmark, the rows that are run on it, and where its numbers go. A row is
+a `Variant`. Cells that two campaigns share are run once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from cflag.compare import Budget, Job, Price, equal_cost, price, stand_in
+from cflag.config import Config, load_raw, merge, resolve
+from cflag.errors import unknown
+from cflag.paper.scales import SCALES
+from cflag.paper.variants import PAPERS_OWN, VARIANTS, Variant
+
+SEEDS = (1234, 1235, 1236)
+IID, NON_IID = 1e5, 0.1
+DATA_SETS = ("cifar10", "cifar100", "tiny-imagenet")
+SWEPT = ("clients", "memory.sample", "memory.per_task")
+LENGTH = ("rounds", "eval_every")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One benchmark of a campaign and the rows that are run on it."""
+
+    group: str
+    """The column of a table, the panel of a figure."""
+    source: str
+    settings: dict[str, Any]
+    rows: tuple[str, ...] = (PAPERS_OWN,)
+    at: float | None = None
+    """Its value in a sweep."""
+    rate: float | None = None
+    """The rate of every row, where it is not the preset's."""
+    budget: Budget = "rounds"
+    """What rows have equal shares of; unless it is rounds, as much as the cell's rounds cost the first row."""
+
+    def variants(self, scale: str) -> list[Variant]:
+        """Return the rows that are run at a scale."""
+        names = [n for row in self.rows for n in (SCALES[scale].cflag if row == PAPERS_OWN else (row,))]
+        return [VARIANTS[name] for name in names]
+
+    def preset(self, scale: str) -> str:
+        """Return the name of the preset that it stands on."""
+        scenario = "-class" if self.settings.get("scenario") == "class" else ""
+        return f"{self.source}{scenario}-{scale}"
+
+    def raw(self, scale: str) -> dict[str, Any]:
+        """Return the config's values at a scale; shares of the memory become samples."""
+        raw = load_raw(self.preset(scale))
+        settings, limit = dict(self.settings), raw["memory"]["per_task"]
+        for key in ("memory.sample", "memory.per_task"):
+            if key in settings:  # given for the paper's buffer of 400
+                settings[key] = max(1, round(settings[key] * limit / 400))
+        if "memory.per_task" in settings:
+            settings["memory.sample"] = max(1, settings["memory.per_task"] // 2)
+        return merge(raw, settings.items())
+
+    def _without(self, *keys: str) -> Self:
+        return replace(self, settings={k: v for k, v in self.settings.items() if k not in keys})
+
+    def _telling(self, scale: str) -> list[str]:
+        """Return the settings for a folder's name, but for those that do not tell cells apart.
+
+        Settings of a sweep where they are the preset's own make the same runs as the plain cell; how many rounds there
+        are is told by the row.
+        """
+        plain = self._without(*SWEPT)
+        cell = plain if resolve(plain.raw(scale)) == resolve(self.raw(scale)) else self
+        settings = sorted(cell._without(*LENGTH).settings.items())
+        parts = [f"{k.rpartition('.')[2]}={v:g}" if isinstance(v, float | int) else str(v) for k, v in settings]
+        return parts if self.rate is None else [*parts, f"rate={self.rate:g}"]
+
+    def configs(self, scale: str) -> dict[str, Config]:
+        """Return the config of each row, by its name."""
+        raw, configs = self.raw(scale), {}
+        for variant in self.variants(scale):
+            rate = self.rate or SCALES[scale].rates.get(variant.name, {}).get(self.preset(scale))
+            rates = [] if rate is None else variant.at_rate(rate)
+            settings = [("method", variant.method), *variant.settings, *rates, ("workers", 1)]
+            configs[variant.name] = resolve(merge(raw, settings))
+        return configs if self.budget == "rounds" else equal_cost(configs, self.budget, _price)
+
+    def jobs(self, scale: str, seeds: Sequence[int], out: Path) -> list[Job]:
+        """Return a run for each row and seed, in a folder named after its settings."""
+        usual = resolve(self._without(*LENGTH).raw(scale)).rounds
+        parts, jobs = self._telling(scale), []
+        for name, config in self.configs(scale).items():
+            rounds = [] if config.rounds == usual else [f"rounds={config.rounds}"]
+            for seed in seeds:
+                folder = out / "_".join([self.source, *parts, *rounds, name, str(seed)])
+                jobs.append(Job(folder, replace(config, seed=seed)))
+        return jobs
+
+
+@cache
+def _stand_ins_price(config: Config, budget: Budget) -> Price:
+    return price(stand_in(config, width=32), budget)  # about as many parameters as the CNN of scale small
+
+
+def _price(config: Config, budget: Budget) -> Price:
+    """Price a method whatever its rounds, so that one price serves budgets of every size."""
+    return _stand_ins_price(replace(config, rounds=1), budget)
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A table or figure of the paper."""
+
+    name: str
+    title: str
+    kind: Literal["table", "tasks", "sweep", "gamma", "rates", "parts", "cost"]
+    cells: tuple[Cell, ...]
+    axis: str = ""
+    own_seeds: tuple[int, ...] = ()
+    """Its seeds whatever is asked for, where no table may see them."""
+
+    def seeds(self, asked: Sequence[int]) -> Sequence[int]:
+        """Return the seeds it is run with."""
+        return self.own_seeds or asked
+
+    def jobs(self, scale: str, seeds: Sequence[int], out: Path) -> list[Job]:
+        """Return all runs, each once."""
+        return list(dict.fromkeys(job for cell in self.cells for job in cell.jobs(scale, self.seeds(seeds), out)))
+
+
+def chosen(campaign: Campaign, scale: str, rows: Sequence[str], sources: Sequence[str]) -> Campaign:
+    """Return a campaign at a scale, cut down to some rows and data sets; nothing named means all."""
+    there = {variant.name for cell in campaign.cells for variant in cell.variants(scale)}
+    for name in rows:
+        if name not in there:
+            raise unknown(f"row of {campaign.name} at scale {scale}", name, there)
+    for name in sources:
+        if all(name != cell.source for cell in campaign.cells):
+            raise unknown(f"source of {campaign.name}", name, {cell.source for cell in campaign.cells})
+    cells = tuple(
+        replace(cell, rows=tuple(v.name for v in cell.variants(scale) if not rows or v.name in rows))
+        for cell in campaign.cells
+        if not sources or cell.source in sources
+    )
+    return replace(campaign, cells=cells)

@@ -1,0 +1,62 @@
+"""Our own questions to the paper's protocol: which rates, what each part buys, what leads at equal cost."""
+
+from __future__ import annotations
+
+from cflag.compare import Budget
+from cflag.paper.cells import DATA_SETS, IID, NON_IID, Campaign, Cell
+from cflag.paper.variants import CLASS_ROWS, PAPERS_OWN, PARTS, TASK_ROWS
+
+RATES = (3e-4, 1e-3, 3e-3)
+"""The Adam rates that every method may choose from."""
+RATES_SEED, RATES_ROUNDS = 7, 4
+"""A seed outside of every table, and fewer rounds than any has."""
+MORE_ROWS = ("cflag-sgd", "cflag-shared", "agem", "derpp", "joint")
+"""Rows of ours that the paper does not have."""
+ALL_ROWS = ("replay", *dict.fromkeys((*TASK_ROWS, *CLASS_ROWS, *MORE_ROWS)))
+"""All methods; budgets are what replay spends."""
+BUDGETS: dict[Budget, tuple[int, ...]] = {"gradients": (1, 3, 10), "rounds": (10,), "bytes": (10,)}
+"""How many rounds of replay, per task, a budget is worth."""
+
+
+def _ends(name: str, zeta: float) -> str:
+    return f"{name}-{'iid' if zeta == IID else f'ζ={zeta:g}'}"
+
+
+def _rates() -> tuple[Cell, ...]:
+    """Every method with every rate, on every source and in every scenario, at both ends of the tables' ζ."""
+    benchmarks = [(source, "task") for source in DATA_SETS] + [(source, "class") for source in DATA_SETS[:2]]
+    rows = tuple(dict.fromkeys(ALL_ROWS))
+    return tuple(
+        Cell(_ends(f"{source}-{scenario}", zeta), source,
+             {"scenario": scenario, "zeta": zeta, "rounds": RATES_ROUNDS, "eval_every": RATES_ROUNDS},
+             rows, at=rate, rate=rate)
+        for source, scenario in benchmarks
+        for zeta in (IID, NON_IID)
+        for rate in RATES
+    )  # fmt: skip
+
+
+def _parts() -> tuple[Cell, ...]:
+    rows = ("finetune", PAPERS_OWN, *(part.name for part in PARTS))
+    return tuple(Cell(_ends("cifar10", zeta), "cifar10", {"zeta": zeta}, rows) for zeta in (IID, 1.0, NON_IID))
+
+
+def _cost(budget: Budget) -> tuple[Cell, ...]:
+    """All methods for the same gradients, rounds or bytes; ten rounds of replay are the largest budget."""
+    return tuple(
+        Cell(_ends("cifar10", zeta), "cifar10", {"zeta": zeta, "rounds": rounds}, tuple(dict.fromkeys(ALL_ROWS)),
+             at=rounds, budget=budget)
+        for zeta in (IID, 0.3, NON_IID)
+        for rounds in BUDGETS[budget]
+    )  # fmt: skip
+
+
+STUDIES: dict[str, Campaign] = {
+    c.name: c
+    for c in (
+        Campaign("rates", "Which rate each method gets", "rates", _rates(), "rate", (RATES_SEED,)),
+        Campaign("parts", "What each part of C-FLAG buys", "parts", _parts()),
+        *(Campaign(f"cost-{budget}", f"All methods at equal {budget}", "cost", _cost(budget), budget)
+          for budget in BUDGETS),
+    )
+}  # fmt: skip

@@ -1,0 +1,85 @@
+"""The rows of tables: methods, where needed with settings of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of a table: a method, where needed with settings of its own."""
+
+    name: str
+    """Its key in folder names and summaries."""
+    label: str
+    method: str
+    printed: str | None
+    """The row of the paper's tables that it is compared with."""
+    settings: tuple[tuple[str, Any], ...] = ()
+    rates: tuple[str, ...] = ("lr",)
+    """The settings of the method that hold its rate; several are set to the same value (the paper's α = β)."""
+
+    def at_rate(self, rate: float) -> list[tuple[str, Any]]:
+        """Return the settings with which it runs at a rate."""
+        return [(f"{self.method}.{name}", rate) for name in self.rates]
+
+
+PAPERS_OWN = "C-FLAG"
+"""In a cell, stands for whichever variants of C-FLAG a scale runs."""
+BOTH_RATES = ("alpha", "beta")
+CFLAG_VARIANTS = (
+    Variant("cflag-paper", "C-FLAG, as in the paper's experiments", "cflag", "cflag",
+            (("cflag.estimator", "minibatch"), ("optimizer", "adam")), BOTH_RATES),
+    Variant("cflag", "C-FLAG, delayed gradients", "cflag", None, (("cflag.estimator", "iag"),), BOTH_RATES),
+    Variant("cflag-sgd", "C-FLAG-SGD", "cflag-sgd", "cflag", rates=BOTH_RATES),
+)  # fmt: skip
+"""The closest to what the paper ran comes first: claims about C-FLAG are judged on the first that was run."""
+BASELINES = {"finetune": "Fine-FL", "ewc": "EWC-FL", "nccl": "NCCL-FL", "replay": "Erg-FL", "fedtrack": "FedTrack",
+             "lwf": "LwF-FL", "icarl": "iCaRL-FL", "target": "TARGET"}  # fmt: skip
+"""What the paper calls our other methods."""
+OTHERS = (
+    *(Variant(name, label, name, name, rates=("beta",) if name == "fedtrack" else ("lr",))
+      for name, label in BASELINES.items()),
+    Variant("cflag-shared", "C-FLAG-Shared", "cflag-shared", None, rates=("beta",)),
+    Variant("agem", "A-GEM-FL", "agem", None),
+    Variant("derpp", "DER++-FL", "derpp", None),
+    Variant("joint", "joint training", "joint", None),
+)  # fmt: skip
+
+
+def _part(name: str, label: str, **settings: Any) -> Variant:
+    """C-FLAG as in the paper's experiments, but for one thing or two."""
+    paper = CFLAG_VARIANTS[0]
+    own = tuple((key if key in ("optimizer", "memory") else f"cflag.{key}", value) for key, value in settings.items())
+    return Variant(f"part-{name}", label, paper.method, None, (*paper.settings, *own), paper.rates)
+
+
+PARTS = (
+    _part("delayed", "delayed gradients", estimator="iag"),
+    _part("no-drift", "no drift correction", drift=0.0),
+    _part("interference", "interference rule only", rules="interference"),
+    _part("transference", "transference rule only", rules="transference"),
+    _part("fixed", "fixed rates", adapt="off"),
+    _part("average", "average case", adapt="average"),
+    _part("alpha-5", "α = 5β", alpha=5e-3),
+    _part("alpha-fifth", "α = β/5", alpha=2e-4),
+    _part("no-drift-interference", "no drift correction, interference rule only", drift=0.0, rules="interference"),
+    _part("no-drift-fixed", "no drift correction, fixed rates", drift=0.0, adapt="off"),
+    _part("no-memory", "no memory", **{"memory": {"kind": "none"}}),
+)
+"""What each part of C-FLAG buys: the paper's own with one thing changed, at β = 1e-3."""
+VARIANTS = {v.name: v for v in (*CFLAG_VARIANTS, *OTHERS, *PARTS)}
+TASK_ROWS = ("finetune", "ewc", "nccl", "fedtrack", "replay", PAPERS_OWN)
+CLASS_ROWS = ("finetune", "ewc", "lwf", "icarl", "target", "nccl", "fedtrack", PAPERS_OWN)
+
+
+def label(name: str) -> str:
+    """Return what a row is called in tables and figures."""
+    return VARIANTS[name].label if name in VARIANTS else name
+
+
+def main_cflag(names: Sequence[str]) -> str | None:
+    """Return the variant of C-FLAG, of those that were run, which claims about C-FLAG are judged on."""
+    return next((v.name for v in CFLAG_VARIANTS if v.name in names), None)
