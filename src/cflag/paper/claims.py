@@ -1,25 +1,24 @@
 """What the paper says about its tables and figures, each judged by a campaign's own numbers.
 
-A difference counts when it is larger than twice its standard error over the seeds; otherwise the claim stays open. It
-is taken seed by seed where both sides have the same seeds, because one seed means the same tasks, clients and initial
-model. Claims about C-FLAG are judged on the variant that was run, which the evidence names; the ledger says at which
-scale.
+A difference counts when its 95 % confidence interval (Student's t) excludes 0; otherwise the claim stays open. It is
+taken seed by seed where both sides have the same seeds, because one seed means the same tasks, clients and initial
+model; elsewhere Welch's degrees of freedom are used. Claims about C-FLAG are judged on the variant that was run, which
+the evidence names; the ledger says at which scale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import hypot, sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Literal
 
 from cflag.paper.summary import CellResult, Spread, Summary
 from cflag.paper.variants import CFLAG_VARIANTS, PAPERS_OWN, label, main_cflag
+from cflag.results.intervals import critical, standard_error, welch
 
 Verdict = Literal["yes", "open", "no"]
-ERRORS = 2.0
-"""How many standard errors a difference must exceed to count."""
 CONSISTENT = 3.0
 """How many points accuracy may lose and still be called consistent."""
 
@@ -47,10 +46,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Measured:
-    """A mean and its standard error, which a single seed does not give."""
+    """A mean and its standard error, which a single seed does not give; shown with its 95 % confidence interval."""
 
     mean: float
     error: float | None
+    freedom: float = 0.0
+    """The degrees of freedom of the error, where there is one."""
     by_seed: Mapping[int, float] = field(default_factory=dict)
     """The values behind it, where they are known."""
 
@@ -59,29 +60,38 @@ class Measured:
         common = self.by_seed.keys() & other.by_seed.keys()
         if common:
             return over_seeds({seed: self.by_seed[seed] - other.by_seed[seed] for seed in common})
-        error = None if self.error is None or other.error is None else hypot(self.error, other.error)
-        return Measured(self.mean - other.mean, error)
+        if self.error is None or other.error is None:
+            return Measured(self.mean - other.mean, None)
+        freedom = welch(self.error, self.freedom, other.error, other.freedom)
+        return Measured(self.mean - other.mean, hypot(self.error, other.error), freedom)
+
+    def __neg__(self) -> Measured:
+        return replace(self, mean=-self.mean, by_seed={seed: -value for seed, value in self.by_seed.items()})
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of its 95 % confidence interval."""
+        return None if self.error is None else critical(self.freedom) * self.error
 
     def above_zero(self) -> Verdict:
         """Return "yes" if it is clearly positive, "no" if clearly negative, else "open"."""
-        if self.error is None or abs(self.mean) <= ERRORS * self.error:
+        if self.half_width is None or abs(self.mean) <= self.half_width:
             return "open"
         return "yes" if self.mean > 0 else "no"
 
     def __str__(self) -> str:
-        return f"{self.mean:+.1f}" if self.error is None else f"{self.mean:+.1f} ± {self.error:.1f}"
+        return f"{self.mean:+.1f}" if self.half_width is None else f"{self.mean:+.1f} ± {self.half_width:.1f}"
 
 
 def over_seeds(values: Mapping[int, float]) -> Measured:
     """Return the mean over seeds, with its error."""
-    error = stdev(values.values()) / sqrt(len(values)) if len(values) > 1 else None
-    return Measured(fmean(values.values()), error, values)
+    return Measured(fmean(values.values()), standard_error(values.values()), len(values) - 1, values)
 
 
 def from_spread(spread: Spread, seeds: int) -> Measured:
     """Return a mean of which only the deviation over a number of seeds is known."""
     mean, deviation = spread
-    return Measured(mean, None if deviation is None else deviation / sqrt(seeds))
+    return Measured(mean, None if deviation is None or seeds < 2 else deviation / sqrt(seeds), seeds - 1)
 
 
 def overall(judgements: Sequence[Judgement]) -> Verdict | None:
@@ -222,7 +232,7 @@ def _rises(group: str, change: Measured) -> Verdict:
 
 def _falls_on_cifar10(group: str, change: Measured) -> Verdict:
     """It falls on CIFAR10 and rises elsewhere."""
-    return Measured(-change.mean, change.error).above_zero() if group.startswith("cifar10-") else change.above_zero()
+    return (-change if group.startswith("cifar10-") else change).above_zero()
 
 
 def _consistent(group: str, change: Measured) -> Verdict:

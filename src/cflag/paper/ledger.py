@@ -55,12 +55,12 @@ optimizer is SGD.
 """
 
 JUDGED = """\
-A difference counts when it is larger than twice its standard error over the seeds; otherwise the claim stays open. Our
-differences are taken seed by seed: one seed means the same tasks, clients and initial model for every method. A claim
-about several data sets is supported when all of them support it, and not supported when one contradicts it; in brackets
-is how many support it. *printed* is the same judgement of the numbers that the paper prints, over its three seeds.
-Three seeds are few: a t-test at 95 % would ask for 4.3 standard errors, so read ✔ and ✘ as the direction in which the
-runs point.
+A difference counts when its two-sided 95 % confidence interval over the seeds (Student's t) excludes 0; otherwise the
+claim stays open. Our differences are taken seed by seed: one seed means the same tasks, clients and initial model for
+every method. The evidence below gives them as mean ± half of that interval. A claim about several data sets is
+supported when all of them support it, and not supported when one contradicts it; in brackets is how many support it.
+*printed* is the same judgement of the numbers that the paper prints, over its three seeds, with Welch's degrees of
+freedom. Three seeds are few: paired, a difference must exceed 4.3 standard errors.
 """
 
 
