@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cflag.cli import main
-from cflag.paper.campaigns import CAMPAIGNS, find_campaign
+from cflag.paper.campaigns import CAMPAIGNS, PAPERS, find_campaign
 from cflag.paper.cells import SEEDS
 from cflag.paper.claims import CLAIMS, Claim, Judgement, Measured, Verdict, from_spread, over_seeds, overall
 from cflag.paper.ledger import make_ledger
@@ -345,11 +345,13 @@ def test_the_command_takes_summaries_in_and_writes_the_document(
     runs, docs = tmp_path / "runs", tmp_path / "docs"
     runs.mkdir()
     (runs / "table-iid.json").write_text(json.dumps(summary("table-iid", *table()).to_dict()))
-    (runs / "table-iid.png").write_bytes(b"picture")
+    drawn = entry("cifar10", "replay", (80.0, 1.0), after_tasks=[[90.0, 80.0]] * 3)
+    (runs / "figure-tasks.json").write_text(json.dumps(summary("figure-tasks", drawn).to_dict()))
     assert main(["ledger", str(runs), "--into", str(docs)]) == 0
-    assert (docs / "results" / "cpu" / "table-iid.png").read_bytes() == b"picture"
     assert "82.0 ± 1.0" in (docs / "results.md").read_text()
-    assert "(results/cpu/table-iid.png)" in (docs / "results.md").read_text()
+    assert "(results/cpu/figure-tasks.png)" in (docs / "results.md").read_text()
+    assert (docs / "results" / "cpu" / "figure-tasks.png").read_bytes().startswith(b"\x89PNG")
+    assert not (docs / "results" / "cpu" / "table-iid.png").exists()
     assert main(["ledger", str(tmp_path / "nothing"), "--into", str(docs)]) != 0
     assert "holds no summary of a table or figure" in capsys.readouterr().err
     (runs / "table-iid.json").write_text("{}")
@@ -382,8 +384,31 @@ def test_our_summaries_have_the_printed_numbers() -> None:
         assert path.stem == raw["campaign"]
         assert path.stem in CAMPAIGNS
         for e in raw["entries"]:
-            if main_cflag([e["method"]]):
+            if path.stem in PAPERS and main_cflag([e["method"]]):
                 assert e["method"] in SCALES[path.parent.name].cflag, "a scale has its own variants of C-FLAG"
             row = printed_row(path.stem, VARIANTS[e["method"]], e["at"])
             theirs = printed().get(path.stem, {}).get(e["group"], {}).get(row)
             assert (e["paper_accuracy"] or [None])[0] == (theirs[0] if theirs else None)
+
+
+def test_taking_in_adds_to_what_was_there(tmp_path: Path) -> None:
+    """A second machine, or another day, brings other cells: nothing that was measured is lost, more seeds win."""
+    from cflag.paper.ledger import keep
+
+    def brought(name: str, date: str, commit: str, *entries: CellResult) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        found = Summary("table-iid", "small", f"cflag reproduce {name}", date, commit, list(entries), [name])
+        (folder / "table-iid.json").write_text(json.dumps(found.to_dict()))
+        return folder
+
+    three = entry("cifar10", "replay", (80.0, 1.0))
+    one = entry("cifar10", "replay", (90.0, None), seeds=[1234])
+    empty = CellResult("cifar100", "replay", None, [], None, None)
+    other = entry("cifar100", "replay", (30.0, 1.0))
+    first = brought("first", "2025-05-03", "abc, def", three, empty)
+    second = brought("second", "2025-05-02", "def, ghi", one, other)
+    keep([first, second], tmp_path / "results")
+    kept = Summary.from_dict(json.loads((tmp_path / "results" / "small" / "table-iid.json").read_text()))
+    assert [(e.group, len(e.seeds)) for e in kept.entries] == [("cifar10", 3), ("cifar100", 3)]
+    assert (kept.date, kept.commit, kept.failed) == ("2025-05-03", "abc, def, ghi", ["second"])

@@ -17,7 +17,8 @@ from cflag.errors import UserError
 from cflag.paper import cells
 from cflag.paper.campaigns import CAMPAIGNS, find_campaign
 from cflag.paper.cells import DATA_SETS, SEEDS, Campaign, Cell, chosen
-from cflag.paper.present import as_markdown, draw, shown
+from cflag.paper.figures import draw
+from cflag.paper.present import as_markdown, shown
 from cflag.paper.reproduce import _gradients, _synthesis, estimate
 from cflag.paper.scales import SCALES
 from cflag.paper.summary import CellResult, Summary, printed, printed_row, summarise

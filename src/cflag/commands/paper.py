@@ -82,7 +82,8 @@ def add_theory(commands: Commands) -> None:
 def _reproduce(args: argparse.Namespace) -> None:
     from cflag.paper.campaigns import CAMPAIGNS, find_campaign
     from cflag.paper.cells import chosen
-    from cflag.paper.present import as_text, write
+    from cflag.paper.output import write
+    from cflag.paper.present import as_text
     from cflag.paper.reproduce import carry_out, default_out, with_loggers
     from cflag.paper.summary import summarise
     from cflag.results.display import Overview, PatientConsole

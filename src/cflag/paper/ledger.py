@@ -6,19 +6,19 @@ It is made from the campaigns' summaries alone, so that anyone can check it with
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from cflag.errors import UserError
-from cflag.files import write_atomically
+from cflag.files import write_atomically, write_json
 from cflag.paper.campaigns import CAMPAIGNS
 from cflag.paper.cells import SEEDS
 from cflag.paper.claims import CLAIMS, Claim, Verdict, overall
-from cflag.paper.present import NONE
+from cflag.paper.figures import PLAIN, draw
+from cflag.paper.present import NONE, markdown_table
 from cflag.paper.scales import EVIDENCE
-from cflag.paper.sections import first, markdown_table, marked, rows_of, section
+from cflag.paper.sections import first, marked, rows_of, section
 from cflag.paper.summary import CellResult, Summary
 from cflag.paper.variants import label, main_cflag
 
@@ -65,17 +65,21 @@ freedom. Three seeds are few: paired, a difference must exceed 4.3 standard erro
 
 
 def keep(folders: Iterable[Path], into: Path) -> None:
-    """Copy the summaries and figures of campaigns into the ledger's folder."""
+    """Add the summaries of campaigns to those in the ledger's folder, and draw their figures again."""
     for folder in folders:
         found = [folder / f"{name}.json" for name in CAMPAIGNS if (folder / f"{name}.json").is_file()]
         if not found:
             raise UserError(f"{folder} holds no summary of a table or figure; make one with: cflag reproduce")
         for path in found:
-            home = into / _of_evidence(path).scale
-            home.mkdir(parents=True, exist_ok=True)
-            for file in (path, path.with_suffix(".png")):
-                if file.is_file():
-                    shutil.copyfile(file, home / file.name)
+            summary = _of_evidence(path)
+            home = into / summary.scale / path.name
+            home.parent.mkdir(parents=True, exist_ok=True)
+            if home.is_file():
+                summary = summary.added_to(_load(home))
+            write_json(home, summary.to_dict())
+            campaign = CAMPAIGNS[summary.campaign]
+            if campaign.kind not in PLAIN:
+                draw(campaign, summary).savefig(home.with_suffix(".png"), dpi=100)
 
 
 def write_ledger(docs: Path) -> Path:

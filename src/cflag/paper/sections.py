@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
 from cflag.paper.cells import Campaign
-from cflag.paper.present import NONE, shown
+from cflag.paper.present import NONE, markdown_table, shown
 from cflag.paper.scales import EXACT
+from cflag.paper.study_tables import STUDIES, study_tables
 from cflag.paper.summary import CellResult, Summary, as_printed, spread
 from cflag.paper.variants import PAPERS_OWN, label, main_cflag
 
@@ -22,9 +23,12 @@ CellText = Callable[[Row], str]
 def section(campaign: Campaign, by_scale: dict[str, Summary], folder: Path) -> str:
     """Return a campaign's section as Markdown."""
     rows = rows_of(by_scale)
-    groups = dict.fromkeys(first(row).group for row in rows)
     runs = "".join(_provenance(summary) for summary in by_scale.values())
-    tables = "".join(_group(campaign, [r for r in rows if first(r).group == g], list(by_scale)) for g in groups)
+    if campaign.kind in STUDIES:
+        tables = "".join(study_tables(campaign, summary) for summary in by_scale.values())
+    else:
+        groups = dict.fromkeys(first(row).group for row in rows)
+        tables = "".join(_group(campaign, [r for r in rows if first(r).group == g], list(by_scale)) for g in groups)
     pictures = "".join(
         f"\n![{campaign.title}, scale {scale}](results/{scale}/{campaign.name}.png)\n"
         for scale in by_scale
@@ -45,12 +49,6 @@ def rows_of(by_scale: dict[str, Summary]) -> list[Row]:
 def first(row: Row) -> CellResult:
     """Return one result of a row, for what does not depend on the scale."""
     return next(iter(row.values()))
-
-
-def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """Return a table as Markdown; the first `left` columns are aligned to the left, the others to the right."""
-    rule = ["---"] * left + ["---:"] * (len(heads) - left)
-    return "".join(f"| {' | '.join(row)} |\n" for row in [heads, rule, *rows])
 
 
 def marked(scale: str) -> str:

@@ -40,6 +40,8 @@ class CellResult:
     """Gradient evaluations per run, in thousands of samples, current and memory."""
     megabytes: float | None = None
     """Megabytes sent per run, up and down."""
+    rounds: float | None = None
+    """Rounds per task."""
     accuracies: list[float] = field(default_factory=list)
     """Acc of each seed; one seed means the same tasks and clients for all methods, so differences are taken by seed."""
     forgettings: list[float] = field(default_factory=list)
@@ -65,6 +67,14 @@ class Summary:
     entries: list[CellResult]
     failed: list[str] = field(default_factory=list)
     """Runs that could not be finished, and why."""
+
+    def added_to(self, older: Summary) -> Summary:
+        """Return both in one, in the campaign's order: of each entry the one with more seeds, of two equals the new."""
+        mine, theirs = ({(e.group, e.method, e.at): e for e in s.entries} for s in (self, older))
+        entries = [max((s[key] for s in (mine, theirs) if key in s), key=lambda e: len(e.seeds))
+                   for key in dict.fromkeys((*theirs, *mine))]  # fmt: skip
+        commits = sorted({c for s in (self, older) for c in s.commit.split(", ") if c})
+        return replace(self, entries=entries, date=max(self.date, older.date), commit=", ".join(commits))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
@@ -112,6 +122,7 @@ def _entry(campaign: Campaign, cell: Cell, variant: Variant, results: Sequence[R
         slip=_slip(campaign.name, cell.group, row),
         gradients=_mean_cost(results, ("gradients_current", "gradients_memory"), 1e3),
         megabytes=_mean_cost(results, ("bytes_up", "bytes_down"), 1e6),
+        rounds=fmean(len(r.metrics) / len(r.accuracy_matrix) for r in results) if results else None,
         accuracies=[round(100 * r.average_accuracy, 3) for r in results],
         forgettings=[round(100 * r.forgetting, 3) for r in results],
         after_tasks=_after_tasks(results) if campaign.kind == "tasks" else None,

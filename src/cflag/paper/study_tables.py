@@ -1,0 +1,108 @@
+"""The tables of our own studies: which rates were chosen, what each part buys, what leads at equal cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+
+from cflag.paper.cells import Campaign
+from cflag.paper.present import NONE, markdown_table, shown
+from cflag.paper.summary import CellResult, Summary
+from cflag.paper.variants import label, main_cflag
+from cflag.results.intervals import interval
+
+STUDIES = ("rates", "parts", "cost")
+"""Kinds of campaigns that have tables of their own."""
+Base = Callable[[Sequence[CellResult]], CellResult | None]
+
+
+def difference(entry: CellResult, base: CellResult) -> tuple[float, float | None] | None:
+    """Return how much more accurate a row is than another, over their common seeds, with its 95 % interval."""
+    mine, theirs = (dict(zip(e.seeds, e.accuracies, strict=True)) for e in (entry, base))
+    common = sorted(mine.keys() & theirs.keys())
+    return interval([mine[seed] - theirs[seed] for seed in common]) if common else None
+
+
+def study_tables(campaign: Campaign, summary: Summary) -> str:
+    """Return a study's tables as Markdown."""
+    if campaign.kind == "rates":
+        return _rates(summary)
+    groups = dict.fromkeys((e.group, e.at) for e in summary.entries if e.accuracy)
+    return "".join(
+        _compared(summary, group, at, papers_own if campaign.kind == "parts" else _replay) for group, at in groups
+    )
+
+
+# --- rates -----------------------------------------------------------------------------------------------
+
+
+def chosen_rates(summary: Summary) -> dict[tuple[str, str], float]:
+    """Return the rate with the best mean accuracy over ζ, by benchmark ("cifar10-task") and row, where all were run."""
+    found: dict[tuple[str, str], dict[float, list[float]]] = {}
+    for e in summary.entries:
+        rates = found.setdefault((_benchmark(e), e.method), {})
+        rates.setdefault(e.at or 0.0, []).extend(e.accuracies or [float("nan")])
+    complete = {key: rates for key, rates in found.items() if not any(v != v for vs in rates.values() for v in vs)}
+    return {key: max(rates, key=lambda rate: fmean(rates[rate])) for key, rates in complete.items()}
+
+
+def _benchmark(entry: CellResult) -> str:
+    return entry.group.rpartition("-")[0]
+
+
+def _rates(summary: Summary) -> str:
+    """One table per benchmark: a row per method, a column per ζ and rate, the chosen rate in bold."""
+    chosen = chosen_rates(summary)
+    return "".join(
+        _rates_of([e for e in summary.entries if _benchmark(e) == name], name, chosen)
+        for name in dict.fromkeys(key[0] for key in chosen)
+    )
+
+
+def _rates_of(entries: Sequence[CellResult], name: str, chosen: Mapping[tuple[str, str], float]) -> str:
+    columns = dict.fromkeys((e.group, e.at) for e in entries)
+    found = {(e.method, e.group, e.at): e for e in entries}
+    rows = []
+    for method in dict.fromkeys(e.method for e in entries if (name, e.method) in chosen):
+        cells = [shown(found[method, *column].accuracy) for column in columns]
+        best = [f"**{cell}**" if at == chosen[name, method] else cell
+                for cell, (_, at) in zip(cells, columns, strict=True)]  # fmt: skip
+        rows.append([label(method), *best])
+    heads = ["", *(f"{group.rpartition('-')[2]}, {at:g}" for group, at in columns)]
+    return f"\n**{name}**\n\n{markdown_table(heads, rows)}"
+
+
+# --- parts and costs -------------------------------------------------------------------------------------
+
+
+def papers_own(entries: Sequence[CellResult]) -> CellResult | None:
+    """Return the row of C-FLAG that the others are compared with."""
+    name = main_cflag([e.method for e in entries if e.accuracy])
+    return next((e for e in entries if e.method == name), None)
+
+
+def _replay(entries: Sequence[CellResult]) -> CellResult | None:
+    return next((e for e in entries if e.method == "replay" and e.accuracy), None)
+
+
+def _compared(summary: Summary, group: str, at: float | None, base_of: Base) -> str:
+    """Return the table of one benchmark and budget: every row, and how far it is from a base, with its interval."""
+    entries = [e for e in summary.entries if (e.group, e.at) == (group, at) and e.accuracy]
+    base = base_of(entries)
+    rows = [
+        [label(e.method), shown(e.accuracy), _points(e, base), shown(e.forgetting), f"{e.rounds or 0:g}",
+         f"{e.gradients or 0:,.0f}", f"{e.megabytes or 0:,.0f}", str(len(e.seeds))]
+        for e in sorted(entries, key=lambda e: -(e.accuracy or (0.0,))[0])
+    ]  # fmt: skip
+    to = f"to {label(base.method)}" if base else "difference"
+    heads = ["", "Acc", to, "Forget", "rounds per task", "k gradients", "MB", "seeds"]
+    budget = "" if at is None else f", the budget of {at:g} rounds of replay per task"
+    return f"\n**{group}{budget}**\n\n{markdown_table(heads, rows)}"
+
+
+def _points(entry: CellResult, base: CellResult | None) -> str:
+    found = difference(entry, base) if base and entry is not base else None
+    if found is None:
+        return NONE
+    mean, half = found
+    return f"{mean:+.1f}" if half is None else f"{mean:+.1f} ± {half:.1f}"

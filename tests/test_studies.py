@@ -1,0 +1,121 @@
+"""Our own studies: rates are chosen as the ledger says, differences are paired, budgets are what replay spends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cflag.config import load_raw, merge
+from cflag.paper.campaigns import find_campaign
+from cflag.paper.cells import Campaign, Cell
+from cflag.paper.figures import draw
+from cflag.paper.scales import SCALES
+from cflag.paper.study_tables import chosen_rates, difference, study_tables
+from cflag.paper.summary import CellResult, Summary
+from cflag.paper.variants import VARIANTS
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+
+
+def row(method: str, accuracies: list[float], group: str = "cifar10-iid", at: float | None = None,
+        seeds: list[int] | None = None, **more: Any) -> CellResult:  # fmt: skip
+    mean = sum(accuracies) / len(accuracies) if accuracies else None
+    return CellResult(group, method, at, seeds or list(range(len(accuracies))), None if mean is None else (mean, None),
+                      None if mean is None else (1.0, None), accuracies=accuracies, forgettings=[1.0] * len(accuracies),
+                      **more)  # fmt: skip
+
+
+def summary(*entries: CellResult, campaign: str = "rates") -> Summary:
+    return Summary(campaign, "small", "", "", "", list(entries))
+
+
+def test_the_rate_with_the_best_mean_over_both_zetas_is_chosen() -> None:
+    """1e-3: (80 + 60) / 2 = 70; 3e-3: (90 + 45) / 2 = 67.5. A row that misses a run is not judged."""
+    cells = [("iid", 1e-3, 80.0), ("iid", 3e-3, 90.0), ("ζ=0.1", 1e-3, 60.0), ("ζ=0.1", 3e-3, 45.0)]
+    entries = [row("replay", [acc], f"cifar10-task-{zeta}", rate) for zeta, rate, acc in cells]
+    missing = [row("ewc", [acc] if rate < 2e-3 else [], f"cifar10-task-{zeta}", rate) for zeta, rate, acc in cells]
+    found = summary(*entries, *missing)
+    assert chosen_rates(found) == {("cifar10-task", "replay"): 1e-3}
+    text = study_tables(find_campaign("rates"), found)
+    assert "| Erg-FL | **80.0** | 90.0 | **60.0** | 45.0 |" in text
+    assert "EWC" not in text
+
+
+def test_presets_have_the_rates_that_were_chosen() -> None:
+    """What the ledger says about rates is what the runs of the tables had."""
+    path = RESULTS / "small" / "rates.json"
+    found = chosen_rates(Summary.from_dict(json.loads(path.read_text(encoding="utf-8"))))
+    assert len(found) >= 7
+    for (benchmark, name), rate in found.items():
+        source, _, scenario = benchmark.rpartition("-")
+        cell = Cell("", source, {"scenario": scenario})
+        preset, variant = cell.preset("small"), VARIANTS[name]
+        own = SCALES["small"].rates.get(name, {}).get(preset)
+        table = load_raw(preset)[variant.method]
+        for key in variant.rates:
+            assert (own or table[key]) == rate, f"{preset}: {name}"
+
+
+def test_differences_are_paired_by_seed() -> None:
+    """Common seeds 2 and 3: differences 2 and 4, mean 3, error 1, t_{0.975, 1} = 12.706."""
+    a = row("cflag-shared", [50.0, 62.0, 74.0], seeds=[1, 2, 3])
+    b = row("replay", [60.0, 70.0, 99.0], seeds=[2, 3, 4])
+    found = difference(a, b)
+    assert found is not None
+    assert found[0] == pytest.approx(3.0)
+    assert found[1] == pytest.approx(12.706, abs=1e-3)
+    assert difference(a, row("replay", [1.0], seeds=[9])) is None
+
+
+def test_a_cost_table_is_sorted_and_compared_with_replay() -> None:
+    entries = [row("replay", [70.0, 72.0], at=10.0, gradients=1800.0, megabytes=20.0, rounds=10.0),
+               row("cflag-shared", [80.0, 82.0], at=10.0, gradients=1810.0, megabytes=900.0, rounds=15.0)]  # fmt: skip
+    text = study_tables(find_campaign("cost-gradients"), summary(*entries, campaign="cost-gradients"))
+    lines = [line for line in text.splitlines() if line.startswith("| C-FLAG-Shared") or line.startswith("| Erg-FL")]
+    assert "the budget of 10 rounds of replay per task" in text
+    assert lines[0] == "| C-FLAG-Shared | 81.0 | +10.0 ± 0.0 | 1.0 | 15 | 1,810 | 900 | 2 |"
+    assert lines[1].startswith("| Erg-FL | 71.0 | – |")
+
+
+def test_parts_are_drawn_as_differences_to_all_parts() -> None:
+    entries = [row("cflag-paper", [70.0, 72.0]), row("part-no-drift", [60.0, 62.5]), row("part-fixed", [90.0, 50.0])]
+    figure = draw(find_campaign("parts"), summary(*entries, campaign="parts"))
+    axes = figure.axes[0]
+    widths = [patch.get_width() for patch in axes.patches]  # type: ignore[attr-defined]
+    assert widths == pytest.approx([-9.75, -1.0])
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["no drift correction", "fixed rates"]
+
+
+def test_cost_is_drawn_against_gradients_and_bytes() -> None:
+    entries = [row("replay", [70.0], at=at, gradients=at * 100, megabytes=at) for at in (1.0, 10.0)]
+    figure = draw(find_campaign("cost-gradients"), summary(*entries, campaign="cost-gradients"))
+    lines: list[Any] = [axes.lines[0].get_xdata() for axes in figure.axes]
+    assert [list(line) for line in lines] == [[100.0, 1000.0], [1.0, 10.0]]
+
+
+class Digits(Cell):
+    """A cell on data that are always there."""
+
+    def raw(self, scale: Any) -> dict[str, Any]:
+        return merge(load_raw("digits"), {"tasks": 2, "clients": 3, **self.settings}.items())
+
+
+def test_equal_gradients_are_what_replay_spends() -> None:
+    """Replay pays twice for each step of the second task, fine-tuning once: 3 units against 2, so 6 rounds pay 9."""
+    cell = Digits("digits", "digits", {"zeta": 1e5, "rounds": 6}, ("replay", "finetune"), 6, budget="gradients")
+    rounds = {name: config.rounds for name, config in cell.configs("small").items()}
+    assert rounds == {"replay": 6, "finetune": 9}
+    jobs = cell.jobs("small", [1], Path("runs"))
+    assert [job.folder.name for job in jobs] == [
+        "digits_zeta=100000_rounds=6_replay_1",
+        "digits_zeta=100000_rounds=9_finetune_1",
+    ]
+
+
+def test_a_study_of_rates_has_a_seed_of_its_own() -> None:
+    campaign = Campaign("rates", "", "rates", (), own_seeds=(7,))
+    assert list(campaign.seeds([1, 2])) == [7]
+    assert list(find_campaign("table-iid").seeds([1, 2])) == [1, 2]
