@@ -18,13 +18,13 @@ from cflag.methods.cflag_shared import CFlagShared, CFlagSharedSettings
 from tests.support.quadratic import Lab, Row
 
 
-def lab(past: list[list[Row]], current: list[list[Row]], steps: int, batch: int = 9, **own: float) -> Lab:
+def lab(before: list[list[Row]], now: list[list[Row]], steps: int, batch: int = 9, **own: Any) -> Lab:
     """Clients at (0, 0, 0); mini-batches are whole data sets unless told."""
     settings: dict[str, Any] = {"method": "cflag-shared", "steps": steps, "batch": batch, "cflag-shared": own}
-    return Lab(past, current, (0, 0, 0), **settings)
+    return Lab(before, now, (0, 0, 0), **settings)
 
 
-PAST: list[list[Row]] = [[(1, 0, 0, -1)], [(0, 0, 1, 1), (0, 1, 1, 2)]]
+PAST: list[list[Row]] = [[(1, 0, 0, -6)], [(0, 0, 1, 1), (0, 1, 1, 2)]]
 CURRENT: list[list[Row]] = [[(1, 0, 0, 1), (0, 1, 0, 2)], [(0, 0, 1, 3)]]
 
 
@@ -34,7 +34,7 @@ def gradient(rows: list[Row], x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return mean
 
 
-def reference(exchanges: int, steps: int, beta: float, pull: float) -> np.ndarray[Any, Any]:
+def reference(exchanges: int, steps: int, beta: float, pull: float, without: str = "") -> np.ndarray[Any, Any]:
     """The method on PAST and CURRENT with whole data sets as mini-batches, in plain loops."""
     x, first, second, taken = np.zeros(3), np.zeros(3), np.zeros(3), 0
     everything = [row for rows in PAST for row in rows]
@@ -42,17 +42,20 @@ def reference(exchanges: int, steps: int, beta: float, pull: float) -> np.ndarra
     for _ in range(exchanges):
         m = gradient(everything, x)  # over all memory samples, whoever has them
         ends = []
-        for rows in CURRENT:
+        for rows, past in zip(CURRENT, PAST, strict=True):
             y, u, w = x.copy(), first.copy(), second.copy()
+            m = gradient(past, x) if without == "everybody" else m
             for k in range(steps):
                 v = gradient(rows, y)
-                d = v + (pull + max(0.0, -(m @ v) / (m @ m))) * m
+                d = v + (pull + (0.0 if without == "rule" else max(0.0, -(m @ v) / (m @ m)))) * m
                 u, w = 0.9 * u + 0.1 * d, 0.999 * w + 0.001 * d * d
                 n = taken + k + 1
                 y = y - beta * (u / (1 - 0.9**n)) / (np.sqrt(w / (1 - 0.999**n)) + 1e-8)
             ends.append((y, u, w))
         x, first, second = (np.average([end[part] for end in ends], axis=0, weights=sizes) for part in range(3))
         taken += steps
+        if without == "shared":
+            first, second, taken = np.zeros(3), np.zeros(3), 0
     return x
 
 
@@ -66,11 +69,25 @@ def test_rounds_agree_with_a_slow_reference(exchange: int, rounds: int) -> None:
     assert x.tolist() == pytest.approx(expected.tolist(), rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("without", "setting"),
+    [("everybody", {"past": "own"}), ("shared", {"moments": "fresh"}), ("rule", {"rule": "off"})],
+)
+def test_each_part_can_be_left_out(without: str, setting: dict[str, str]) -> None:
+    there = lab(PAST, CURRENT, 6, beta=0.05, pull=0.7, exchange=2, **setting)
+    x = [there.round().tolist() for _ in range(2)][-1]
+    assert x == pytest.approx(reference(6, 2, 0.05, 0.7, without).tolist(), rel=1e-12)
+    assert x != pytest.approx(reference(6, 2, 0.05, 0.7).tolist(), rel=1e-3)
+
+
 def test_the_first_step_by_hand() -> None:
-    """m = ⅓ [(1,0,0) + (0,0,-1) + (0,-2,-2)] = (⅓, -⅔, -1). Client 0 has v = (-½, -1, 0), ⟨m, v⟩ = ½ > 0, and steps
-    along v + m = (-⅙, -5/3, -1); client 1 along (0, 0, -3) + m. Adam's first step is the sign, the mean has p = ⅔, ⅓.
+    """m = ⅓ [(6,0,0) + (0,0,-1) + (0,-2,-2)] = (2, -⅔, -1). Client 0 has v = (-½, -1, 0), ⟨m, v⟩ = -⅓: interference,
+    weight 1 + (⅓)/(49/9) = 1.06; it steps along (1.62, -1.71, -1.06). Client 1 steps along (0, 0, -3) + m. Adam's first
+    step is the sign: both go (-β, β, β).
     """
-    assert lab(PAST, CURRENT, 1, beta=0.3).round().tolist() == pytest.approx([0.2 - 0.1, 0.3, 0.3])
+    there = lab(PAST, CURRENT, 1, beta=0.3)
+    assert there.round().tolist() == pytest.approx([-0.3, 0.3, 0.3])
+    assert there.log("alpha") == pytest.approx([0.3 * (1 + 3 / 49), 0.3])
 
 
 def test_equal_clients_are_one_client() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -38,6 +38,12 @@ class CFlagSharedSettings:
     """The weight of m beside the mini-batch gradient in a step: a round's α is β · pull · E."""
     exchange: int = 4
     """Local steps between two exchanges: m stands still along them, so they must be few."""
+    past: Literal["everybody", "own"] = "everybody"
+    """Whose memory stands in a client's steps: m is the mean over all clients, or its own m_i."""
+    moments: Literal["shared", "fresh"] = "shared"
+    """Whether Adam goes on from the averaged moments, or starts anew after each exchange."""
+    rule: Literal["interference", "off"] = "interference"
+    """Whether a step that points against m is turned away from it."""
 
     def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
@@ -61,18 +67,23 @@ class CFlagShared(Method):
         for skip in range(0, self.steps(server), self.settings.exchange):
             steps = min(self.settings.exchange, self.steps(server) - skip)
             m = None
-            if server.task > 0:
+            if server.task > 0 and self.settings.past == "everybody":
                 m = over_all_samples((yield Ask(self.memory_gradient, skip=skip)))
             mean = yield Ask(self.local_steps, skip=skip, steps=steps, m=m, **server.state)
             server.params -= mean.delta
             server.buffers = mean.buffers
-            taken = server.state.get("taken", 0) + steps
-            server.state = {"first": mean.first, "second": mean.second, "taken": taken}
+            if self.settings.moments == "shared":
+                taken = server.state.get("taken", 0) + steps
+                server.state = {"first": mean.first, "second": mean.second, "taken": taken}
 
     def memory_gradient(self, client: Client, skip: float) -> Answer:
-        """m_i, on one mini-batch from the memory, drawn anew for each exchange."""
+        """Answer with m_i."""
+        return by_samples(client, self.own_gradient(client, skip))
+
+    def own_gradient(self, client: Client, skip: float) -> Tensor | None:
+        """m_i, on one mini-batch from the memory, drawn anew for each exchange; None while the memory is empty."""
         drawn = client.memory.draw(client.rng(f"memory {skip:g}"), self.local.batch)
-        return by_samples(client, None if drawn is None else client.value_and_grad(drawn)[1])
+        return None if drawn is None else client.value_and_grad(drawn)[1]
 
     def local_steps(
         self, client: Client, skip: float, steps: float, m: Tensor | None = None,
@@ -80,6 +91,8 @@ class CFlagShared(Method):
     ) -> Answer:  # fmt: skip
         """Steps x ← x − β Adam(v + α_k m), from the averaged model and moments; `skip` are taken already."""
         x, beta, pulled = client.params, self.settings.beta, 0.0
+        if self.settings.past == "own":
+            m = self.own_gradient(client, skip)
         adam = Adam(first=first, second=second, steps=int(taken))
         components = Components(client, self.local.batch, "shuffled")
         for j in islice(components.visits(), int(skip), int(skip + steps)):
@@ -89,11 +102,13 @@ class CFlagShared(Method):
             pulled += pull
         if m is not None:
             client.log(alpha=beta * pulled, beta=beta)
-        return {"delta": client.start - x, "buffers": client.buffers, **adam.moments()}
+        answer: Answer = {"delta": client.start - x, "buffers": client.buffers}
+        return answer | (adam.moments() if self.settings.moments == "shared" else {})
 
     def pull(self, v: Tensor, m: Tensor | None) -> float:
         """α_k / β: the interference rule of Algorithm 2 for one step; after it ⟨m, v + α_k m⟩ ≥ pull ‖m‖²."""
         norm = 0.0 if m is None else float(m @ m)
         if m is None or norm == 0.0:
             return 0.0
-        return self.settings.pull + max(0.0, -float(m @ v) / norm)
+        against = max(0.0, -float(m @ v) / norm) if self.settings.rule == "interference" else 0.0
+        return self.settings.pull + against

@@ -118,6 +118,8 @@ class Campaign:
     kind: Literal["table", "tasks", "sweep", "gamma", "rates", "parts", "cost"]
     cells: tuple[Cell, ...]
     axis: str = ""
+    base: str = ""
+    """The row that a study compares the others with."""
     own_seeds: tuple[int, ...] = ()
     """Its seeds whatever is asked for, where no table may see them."""
 

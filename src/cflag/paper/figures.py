@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cflag.paper.cells import Campaign
 from cflag.paper.present import NONE, shown
-from cflag.paper.study_tables import difference, papers_own
+from cflag.paper.study_tables import difference, row_of
 from cflag.paper.summary import CellResult, Spread, Summary, spread
 from cflag.paper.variants import CFLAG_VARIANTS, VARIANTS, label, main_cflag
 from cflag.results.figures import COLOURS, INK, new_panels
@@ -25,7 +25,7 @@ Pick = Callable[[CellResult], Spread | None]
 def draw(campaign: Campaign, summary: Summary) -> Figure:
     """Draw the campaign's figure."""
     if campaign.kind == "parts":
-        return _parts(summary)
+        return _parts(summary, campaign.base)
     if campaign.kind == "cost":
         return _cost(summary)
     return _lines(campaign, summary)
@@ -121,19 +121,19 @@ def _look(name: str) -> dict[str, Any]:
     }
 
 
-def _parts(summary: Summary) -> Figure:
-    """A bar for each change: what C-FLAG gains or loses by it, with its 95 % interval; a panel per ζ."""
+def _parts(summary: Summary, whole: str) -> Figure:
+    """A bar for each change: what the whole gains or loses by it, with its 95 % interval; a panel per ζ."""
     groups = list(dict.fromkeys(e.group for e in summary.entries))
-    methods = [m for m in dict.fromkeys(e.method for e in summary.entries) if main_cflag([m]) != "cflag-paper"]
+    methods = [m for m in dict.fromkeys(e.method for e in summary.entries) if m != whole]
     figure, panels = new_panels(1, len(groups), 3.6, 0.9 + 0.34 * len(methods))
     for axes, group in zip(panels, groups, strict=True):
         entries = {e.method: e for e in summary.entries if e.group == group}
-        base = papers_own(list(entries.values()))
+        base = row_of(list(entries.values()), whole)
         _bars(axes, [difference(entries[m], base) if base else None for m in methods])
         axes.set_title(f"{group}, Acc {shown(base.accuracy) if base else NONE}", fontsize=11)
         axes.set_yticks(range(len(methods)), [label(m) for m in methods] if axes is panels[0] else [""] * len(methods))
         axes.invert_yaxis()
-        axes.set_xlabel("points of Acc, against all parts")
+        axes.set_xlabel(f"points of Acc to {label(whole)}")
     return figure
 
 

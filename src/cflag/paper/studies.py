@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cflag.compare import Budget
 from cflag.paper.cells import DATA_SETS, IID, NON_IID, Campaign, Cell
-from cflag.paper.variants import CLASS_ROWS, PAPERS_OWN, PARTS, TASK_ROWS
+from cflag.paper.variants import CLASS_ROWS, PAPERS_OWN, PARTS, SHARED_PARTS, TASK_ROWS
 
 RATES = (3e-4, 1e-3, 3e-3)
 """The Adam rates that every method may choose from."""
@@ -51,12 +51,23 @@ def _cost(budget: Budget) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
+def _shared_parts() -> tuple[Cell, ...]:
+    """C-FLAG-Shared, changed in one thing, for the gradients of three rounds of replay; replay beside it."""
+    rows = ("replay", "cflag-shared", *(part.name for part in SHARED_PARTS))
+    return tuple(
+        Cell(_ends("cifar10", zeta), "cifar10", {"zeta": zeta, "rounds": 3}, rows, budget="gradients")
+        for zeta in (IID, 0.3, NON_IID)
+    )
+
+
 STUDIES: dict[str, Campaign] = {
     c.name: c
     for c in (
-        Campaign("rates", "Which rate each method gets", "rates", _rates(), "rate", (RATES_SEED,)),
-        Campaign("parts", "What each part of C-FLAG buys", "parts", _parts()),
-        *(Campaign(f"cost-{budget}", f"All methods at equal {budget}", "cost", _cost(budget), budget)
+        Campaign("rates", "Which rate each method gets", "rates", _rates(), own_seeds=(RATES_SEED,)),
+        Campaign("parts", "What each part of C-FLAG buys", "parts", _parts(), base="cflag-paper"),
+        Campaign("shared-parts", "What each part of C-FLAG-Shared buys, at equal gradients", "parts", _shared_parts(),
+                 base="cflag-shared"),
+        *(Campaign(f"cost-{budget}", f"All methods at equal {budget}", "cost", _cost(budget), base="replay")
           for budget in BUDGETS),
     )
 }  # fmt: skip

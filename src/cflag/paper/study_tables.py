@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from cflag.paper.cells import Campaign
 from cflag.paper.present import NONE, markdown_table, shown
 from cflag.paper.summary import CellResult, Summary
-from cflag.paper.variants import label, main_cflag
+from cflag.paper.variants import label
 from cflag.results.intervals import interval
 
 STUDIES = ("rates", "parts", "cost")
 """Kinds of campaigns that have tables of their own."""
-Base = Callable[[Sequence[CellResult]], CellResult | None]
 
 
 def difference(entry: CellResult, base: CellResult) -> tuple[float, float | None] | None:
@@ -28,9 +27,7 @@ def study_tables(campaign: Campaign, summary: Summary) -> str:
     if campaign.kind == "rates":
         return _rates(summary)
     groups = dict.fromkeys((e.group, e.at) for e in summary.entries if e.accuracy)
-    return "".join(
-        _compared(summary, group, at, papers_own if campaign.kind == "parts" else _replay) for group, at in groups
-    )
+    return "".join(_compared(summary, group, at, campaign.base) for group, at in groups)
 
 
 # --- rates -----------------------------------------------------------------------------------------------
@@ -75,20 +72,15 @@ def _rates_of(entries: Sequence[CellResult], name: str, chosen: Mapping[tuple[st
 # --- parts and costs -------------------------------------------------------------------------------------
 
 
-def papers_own(entries: Sequence[CellResult]) -> CellResult | None:
-    """Return the row of C-FLAG that the others are compared with."""
-    name = main_cflag([e.method for e in entries if e.accuracy])
-    return next((e for e in entries if e.method == name), None)
+def row_of(entries: Sequence[CellResult], method: str) -> CellResult | None:
+    """Return a row that was run."""
+    return next((e for e in entries if e.method == method and e.accuracy), None)
 
 
-def _replay(entries: Sequence[CellResult]) -> CellResult | None:
-    return next((e for e in entries if e.method == "replay" and e.accuracy), None)
-
-
-def _compared(summary: Summary, group: str, at: float | None, base_of: Base) -> str:
+def _compared(summary: Summary, group: str, at: float | None, base_name: str) -> str:
     """Return the table of one benchmark and budget: every row, and how far it is from a base, with its interval."""
     entries = [e for e in summary.entries if (e.group, e.at) == (group, at) and e.accuracy]
-    base = base_of(entries)
+    base = row_of(entries, base_name)
     rows = [
         [label(e.method), shown(e.accuracy), _points(e, base), shown(e.forgetting), f"{e.rounds or 0:g}",
          f"{e.gradients or 0:,.0f}", f"{e.megabytes or 0:,.0f}", str(len(e.seeds))]

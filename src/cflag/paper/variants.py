@@ -70,7 +70,26 @@ PARTS = (
     _part("no-memory", "no memory", **{"memory": {"kind": "none"}}),
 )
 """What each part of C-FLAG buys: the paper's own with one thing changed, at β = 1e-3."""
-VARIANTS = {v.name: v for v in (*CFLAG_VARIANTS, *OTHERS, *PARTS)}
+
+
+def _shared(name: str, label: str, **settings: Any) -> Variant:
+    own = tuple((f"cflag-shared.{key}", value) for key, value in settings.items())
+    return Variant(f"shared-{name}", label, "cflag-shared", None, own, ("beta",))
+
+
+SHARED_PARTS = (
+    _shared("own", "own memory only", past="own"),
+    _shared("fresh", "fresh moments", moments="fresh"),
+    _shared("own-fresh", "own memory only, fresh moments", past="own", moments="fresh"),
+    _shared("no-rule", "no interference rule", rule="off"),
+    _shared("pull-half", "pull = 0.5", pull=0.5),
+    _shared("pull-2", "pull = 2", pull=2.0),
+    _shared("exchange-2", "exchange every 2 steps", exchange=2),
+    _shared("exchange-8", "exchange every 8 steps", exchange=8),
+    _shared("exchange-32", "exchange every 32 steps", exchange=32),
+)
+"""What each part of C-FLAG-Shared buys."""
+VARIANTS = {v.name: v for v in (*CFLAG_VARIANTS, *OTHERS, *PARTS, *SHARED_PARTS)}
 TASK_ROWS = ("finetune", "ewc", "nccl", "fedtrack", "replay", PAPERS_OWN)
 CLASS_ROWS = ("finetune", "ewc", "lwf", "icarl", "target", "nccl", "fedtrack", PAPERS_OWN)
 
