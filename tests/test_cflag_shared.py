@@ -73,7 +73,7 @@ def test_rounds_agree_with_a_slow_reference(exchange: int, rounds: int) -> None:
     ("without", "setting"),
     [("everybody", {"past": "own"}), ("shared", {"moments": "fresh"}), ("rule", {"rule": "off"})],
 )
-def test_each_part_can_be_left_out(without: str, setting: dict[str, str]) -> None:
+def test_each_part_can_be_left_out(without: str, setting: dict[str, Any]) -> None:
     there = lab(PAST, CURRENT, 6, beta=0.05, pull=0.7, exchange=2, **setting)
     x = [there.round().tolist() for _ in range(2)][-1]
     assert x == pytest.approx(reference(6, 2, 0.05, 0.7, without).tolist(), rel=1e-12)
