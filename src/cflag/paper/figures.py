@@ -35,7 +35,7 @@ def _lines(campaign: Campaign, summary: Summary) -> Figure:
     """A column per group, a line per row; a sweep has Acc above, Forget below."""
     groups = list(dict.fromkeys(e.group for e in summary.entries))
     rows = 2 if campaign.kind == "sweep" else 1
-    figure, panels = new_panels(rows, len(groups), 4.6, 3.4 if rows == 1 else 2.6)
+    figure, panels = new_panels(rows, len(groups), 4.6 if len(groups) > 1 else 7.2, 3.4 if rows == 1 else 2.6)
     for column, group in enumerate(groups):
         entries = [e for e in summary.entries if e.group == group]
         above, below = panels[column], panels[-len(groups) + column]

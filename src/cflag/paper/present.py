@@ -45,7 +45,7 @@ def as_text(campaign: Campaign, summary: Summary) -> Table:
         title=f"{campaign.title}, scale {summary.scale}", box=box.SIMPLE_HEAD, title_justify="left", padding=0
     )
     for k, head in enumerate(HEADS):
-        table.add_column(head.replace(", ", "\n"), justify="left" if k < 2 else "right", no_wrap=True)
+        table.add_column(head.replace(", ", "\n"), justify="left" if k < 2 else "right", no_wrap=k != 1)
     last = ""
     for row in rows(summary):
         table.add_row("" if row[0] == last else row[0], *row[1:])
