@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cflag.config import resolve
 from cflag.errors import UserError
 from cflag.learning.estimators import Components
 from cflag.methods.base import LocalOptions
@@ -155,3 +156,34 @@ def test_refuses_settings_that_cannot_work() -> None:
     for wrong in wrongs:
         with pytest.raises(UserError, match=f"cflag-shared.{next(iter(wrong))}"):
             CFlagSharedSettings(**wrong).check("cflag-shared")
+
+
+def test_without_memories_nothing_is_sent_for_them() -> None:
+    """From the second task on: the model down, the displacement and both moments up, and both moments down."""
+    settings: dict[str, Any] = {"method": "cflag-shared", "steps": 1, "batch": 9, "memory": {"kind": "none"}}
+    there = Lab(PAST, CURRENT, (0, 0, 0), **settings)
+    there.round()
+    there.engine.settle()
+    there.round()
+    assert there.engine.account.bytes_up < 2 * 4 * 3 * 8  # two clients, fewer than four vectors of three doubles
+    assert there.engine.settle().cost.memory == 0
+
+
+def test_secure_aggregation_would_round_the_moments_to_nothing() -> None:
+    with pytest.raises(UserError, match="secure = true rounds means, which method 'cflag-shared' does not bear"):
+        resolve({"method": "cflag-shared", "engine": "flower-sim", "secure": True, "clients": 5})
+
+
+def test_every_exchange_has_randomness_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout draws from torch's generator, which begins anew with each question: four exchanges ask the same one."""
+    drawn: list[float] = []
+    plain = Components.gradient
+
+    def noted(self: Components, j: int) -> torch.Tensor:
+        drawn.append(torch.rand(1).item())
+        return plain(self, j)
+
+    monkeypatch.setattr(Components, "gradient", noted)
+    there = lab(PAST[:1], CURRENT[:1], 4, exchange=1)
+    there.round()
+    assert len(drawn) == len(set(drawn)) == 4

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cflag.compare import Job, prepare, run_all
 from cflag.config import load_raw, merge
+from cflag.errors import UserError
 from cflag.paper.campaigns import find_campaign
-from cflag.paper.cells import Campaign, Cell
+from cflag.paper.cells import Campaign, Cell, chosen
 from cflag.paper.figures import draw
 from cflag.paper.scales import SCALES
 from cflag.paper.study_tables import chosen_rates, difference, study_tables
-from cflag.paper.summary import CellResult, Summary
+from cflag.paper.summary import CellResult, Summary, summarise
 from cflag.paper.variants import VARIANTS
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -39,9 +42,13 @@ def test_the_rate_with_the_best_mean_over_both_zetas_is_chosen() -> None:
     missing = [row("ewc", [acc] if rate < 2e-3 else [], f"cifar10-task-{zeta}", rate) for zeta, rate, acc in cells]
     found = summary(*entries, *missing)
     assert chosen_rates(found) == {("cifar10-task", "replay"): 1e-3}
-    text = study_tables(find_campaign("rates"), found)
+    text = "".join(table.markdown() for table in study_tables(find_campaign("rates"), found))
     assert "| Erg-FL | **80.0** | 90.0 | **60.0** | 45.0 |" in text
     assert "EWC" not in text
+    lost = [replace(e, lost=[] if e.accuracies else [7]) for e in missing]
+    assert chosen_rates(summary(*lost)) == {("cifar10-task", "ewc"): 1e-3}
+    text = "".join(table.markdown() for table in study_tables(find_campaign("rates"), summary(*lost)))
+    assert "| EWC-FL | **80.0** | lost | **60.0** | lost |" in text
 
 
 def test_presets_have_the_rates_that_were_chosen() -> None:
@@ -73,11 +80,16 @@ def test_differences_are_paired_by_seed() -> None:
 def test_a_cost_table_is_sorted_and_compared_with_replay() -> None:
     entries = [row("replay", [70.0, 72.0], at=10.0, gradients=1800.0, megabytes=20.0, rounds=10.0),
                row("cflag-shared", [80.0, 82.0], at=10.0, gradients=1810.0, megabytes=900.0, rounds=15.0)]  # fmt: skip
-    text = study_tables(find_campaign("cost-gradients"), summary(*entries, campaign="cost-gradients"))
+    (table,) = study_tables(find_campaign("cost-gradients"), summary(*entries, campaign="cost-gradients"))
+    text = table.markdown()
     lines = [line for line in text.splitlines() if line.startswith("| C-FLAG-Shared") or line.startswith("| Erg-FL")]
     assert "the budget of 10 rounds of replay per task" in text
     assert lines[0] == "| C-FLAG-Shared | 81.0 | +10.0 ± 0.0 | 1.0 | 15 | 1,810 | 900 | 2 |"
     assert lines[1].startswith("| Erg-FL | 71.0 | – |")
+    assert "†" not in text
+    (bytes_,) = study_tables(find_campaign("cost-bytes"), summary(*entries, campaign="cost-bytes"))
+    assert bytes_.rows[0][0] == "C-FLAG-Shared †", "900 megabytes are no equal share of 20"
+    assert "its bytes cannot be cut so finely" in bytes_.markdown()
 
 
 def test_parts_are_drawn_as_differences_to_all_parts() -> None:
@@ -109,10 +121,46 @@ def test_equal_gradients_are_what_replay_spends() -> None:
     rounds = {name: config.rounds for name, config in cell.configs("small").items()}
     assert rounds == {"replay": 6, "finetune": 9}
     jobs = cell.jobs("small", [1], Path("runs"))
-    assert [job.folder.name for job in jobs] == [
-        "digits_zeta=100000_rounds=6_replay_1",
-        "digits_zeta=100000_rounds=9_finetune_1",
+    assert {name: job.folder.name for name, (job,) in jobs.items()} == {
+        "replay": "digits_zeta=100000_rounds=6_replay_1",
+        "finetune": "digits_zeta=100000_rounds=9_finetune_1",
+    }
+    alone = replace(cell, rows=("finetune",)).configs("small")
+    assert alone["finetune"].rounds == 9, "replay pays, whether it is run or not"
+
+
+def test_a_cost_study_is_summed_up_from_the_runs_it_made(tmp_path: Path) -> None:
+    """Each row's own rounds, not the payer's."""
+    short = {"rounds": 2, "width": 8, "zeta": 1e5}
+    cell = Digits("digits", "digits", short, ("replay", "finetune"), 2, budget="gradients")
+    line = "digits_width=8_zeta=100000_rounds=3_finetune_2: diverged"
+    campaign = Campaign("cost-gradients", "", "cost", (cell,), "gradients", base="replay")
+    run_all(prepared(campaign.jobs("small", [1], tmp_path)), 1, lambda jobs: None)
+    found = summarise(campaign, "small", [1], tmp_path, "", [line])
+    assert [(e.method, e.rounds, e.seeds, e.lost) for e in found.entries] == [
+        ("replay", 2.0, [1], []),
+        ("finetune", 3.0, [1], []),
     ]
+    again = summarise(campaign, "small", [1, 2], tmp_path, "", [line])
+    assert again.entries[1].lost == [2]
+
+
+def prepared(jobs: list[Job]) -> list[Job]:
+    prepare(jobs)
+    return jobs
+
+
+def test_studies_are_for_the_scale_they_are_about() -> None:
+    with pytest.raises(UserError, match="parts is for scale small, not cpu"):
+        chosen(find_campaign("parts"), "cpu", [], [])
+
+
+def test_no_two_lines_of_a_figure_look_the_same() -> None:
+    entries = [row(v.name, [70.0], at=1.0, gradients=1.0, megabytes=1.0)
+               for v in find_campaign("cost-gradients").cells[0].variants("small")]  # fmt: skip
+    axes = draw(find_campaign("cost-gradients"), summary(*entries)).axes[0]
+    looks = [(line.get_color(), line.get_linestyle(), line.get_linewidth()) for line in axes.lines]
+    assert len(set(looks)) == len(looks) == len(entries)
 
 
 def test_a_study_of_rates_has_a_seed_of_its_own() -> None:

@@ -149,11 +149,11 @@ class Client:
 
     def compute(self, name: str, make: Callable[[], T]) -> T:
         """Make something that a later question of the same round will want, and try to keep it."""
-        self._reseed(name)
+        self.reseed(name)
         made = make()
         if self._workspace.keep(self, made):
             self._scratch[name] = (made, self.buffers.clone())
-        self._reseed(self._question)
+        self.reseed(self._question)
         return made
 
     def recall(self, name: str, make: Callable[[], T]) -> T:
@@ -169,10 +169,10 @@ class Client:
             self.buffers.copy_(buffers)
         else:
             cost, losses = replace(self.cost), list(self._losses)
-            self._reseed(name)
+            self.reseed(name)
             made = make()
             self.cost, self._losses = cost, losses
-        self._reseed(self._question)
+        self.reseed(self._question)
         return made  # type: ignore[no-any-return]
 
     def kept(self) -> list[object]:
@@ -193,7 +193,7 @@ class Client:
         self.cost, self.logs, self._losses, self._replay = Cost(), {}, [], None
         self._learner.current = context.task
         self._question = question
-        self._reseed(question)
+        self.reseed(question)
 
     def end_question(self) -> None:
         """Close the account: log the mean loss on current and on memory samples."""
@@ -202,8 +202,11 @@ class Client:
             if seen:
                 self.logs[name] = sum(loss * n for loss, n in seen) / sum(n for _, n in seen)
 
-    def _reseed(self, purpose: str) -> None:
-        """Dropout and the like draw from torch's own generator."""
+    def reseed(self, purpose: str) -> None:
+        """Let dropout and the like, which draw from torch's own generator, begin anew.
+
+        Each question does so by its name; a method that asks one twice in a round must tell the two apart.
+        """
         here = self.context
         seed = torch_seed(self._seed, purpose, self.number, here.task, here.round)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would note down a stack trace for CUDA each time

@@ -303,6 +303,8 @@ def _check(config: Config) -> None:
         raise UserError(f"partition = '{config.partition}' {needs}")
     if config.secure and (config.engine != "flower-sim" or config.cohort_size() < 3):
         raise UserError("secure = true needs engine = 'flower-sim' and at least 3 clients in a round")
+    if config.secure and registry.get("method", config.method).exact_means:
+        raise UserError(f"secure = true rounds means, which method '{config.method}' does not bear: choose another")
     if config.source != CUSTOM:
         registry.get("source", config.source)
     if config.model != CUSTOM:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from cflag.commands.common import Commands
     from cflag.compare import Job
-    from cflag.paper.cells import Campaign
 
 SEEDS = "1234,1235,1236"
 
@@ -82,8 +81,7 @@ def add_theory(commands: Commands) -> None:
 def _reproduce(args: argparse.Namespace) -> None:
     from cflag.paper.campaigns import CAMPAIGNS, find_campaign
     from cflag.paper.cells import chosen
-    from cflag.paper.output import write
-    from cflag.paper.present import as_text
+    from cflag.paper.output import as_text, write
     from cflag.paper.reproduce import carry_out, default_out, with_loggers
     from cflag.paper.summary import summarise
     from cflag.results.display import Overview, PatientConsole
@@ -94,13 +92,19 @@ def _reproduce(args: argparse.Namespace) -> None:
     seeds = [seed_of(text) for text in names_in("--seeds", args.seeds)]
     methods = names_in("--methods", args.methods) if args.methods else []
     sources = names_in("--sources", args.sources) if args.sources else []
-    campaigns = list(CAMPAIGNS.values()) if args.name == "all" else [find_campaign(args.name)]
+    everything = [campaign for campaign in CAMPAIGNS.values() if args.scale in campaign.scales]
+    campaigns = everything if args.name == "all" else [find_campaign(args.name)]
     campaigns = [chosen(campaign, args.scale, methods, sources) for campaign in campaigns]
     out = args.out or default_out(args.scale)
-    jobs = list(dict.fromkeys(job for c in campaigns for job in c.jobs(args.scale, seeds, out)))
+    if args.dry_run:
+        for campaign in campaigns:  # said first: it is known without the data, which prices and timing need
+            count = sum(len(cell.rows) for cell in campaign.cells)
+            console.print(f"{campaign.name}: {campaign.title}; {count} cells", highlight=False)
+    with console.status("pricing methods, where costs are to be equal"):
+        jobs = list(dict.fromkeys(job for c in campaigns for job in c.jobs(args.scale, seeds, out)))
     jobs = with_loggers(jobs, args.log, [*map(absolute, args.plugin)])
     if args.dry_run:
-        _estimate(console, campaigns, jobs, at_once, out)
+        _estimate(console, jobs, at_once, out)
         return
     failed: dict[Path, str] = {}
     if not args.so_far:
@@ -109,19 +113,17 @@ def _reproduce(args: argparse.Namespace) -> None:
     for campaign in campaigns:
         mine = [failed[job.folder] for job in campaign.jobs(args.scale, seeds, out) if job.folder in failed]
         summary = summarise(campaign, args.scale, seeds, out, _command(campaign.name, args), mine)
-        console.print(as_text(campaign, summary))
+        for table in as_text(campaign, summary):
+            console.print(table)
         for path in write(campaign, summary, out / campaign.name):
             console.print(str(path), highlight=False, soft_wrap=True)
     for line in failed.values():
         console.print(f"failed: {line}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _estimate(console: Console, campaigns: Sequence[Campaign], jobs: Sequence[Job], at_once: int, out: Path) -> None:
+def _estimate(console: Console, jobs: Sequence[Job], at_once: int, out: Path) -> None:
     from cflag.paper.reproduce import estimate
 
-    for campaign in campaigns:  # said first: it is known without the data, which timing needs
-        count = sum(len(cell.rows) for cell in campaign.cells)
-        console.print(f"{campaign.name}: {campaign.title}; {count} cells", highlight=False)
     with console.status("timing a few gradients of each benchmark"):
         plan = estimate(jobs, at_once)
     console.print(

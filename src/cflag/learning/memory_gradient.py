@@ -24,5 +24,5 @@ def by_samples(client: Client, m: Tensor | None) -> Answer:
 
 def over_all_samples(mean: Mean) -> Tensor | None:
     """Return m = Σ n_i m_i / Σ n_i with n_i the memory samples of client i; None while all memories are empty."""
-    m: Tensor | None = mean.m / mean.factor if mean.factor else None
+    m: Tensor | None = mean.m / mean.factor if mean.get("factor") else None
     return m

@@ -1,7 +1,7 @@
 """Local optimizers as transformations of a direction, in the manner of optax: direction in, update out.
 
 They start fresh every round: a client keeps nothing between rounds but its memory, and clients that are asked
-rarely do not return with stale moments.
+rarely do not return with stale moments. Where a method shares moments (C-FLAG-Shared), the server keeps them.
 """
 
 from __future__ import annotations

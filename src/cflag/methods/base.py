@@ -54,6 +54,8 @@ class Method:
 
     Settings: ClassVar[type[Any]] = NoSettings
     uses_memory: ClassVar[bool] = False
+    exact_means: ClassVar[bool] = False
+    """Whether it breaks down where means are rounded, as secure aggregation does."""
     search_space: ClassVar[SearchSpace] = {}
     figures: ClassVar[tuple[Figure, ...]] = ()
     """What the method measures along the way, beside what every run has."""

@@ -35,7 +35,7 @@ class CFlagSharedSettings:
     beta: float = 1e-3
     """β, Adam's rate; Adam is part of the method, whatever `optimizer` says."""
     pull: float = 1.0
-    """The weight of m beside the mini-batch gradient in a step: a round's α is β · pull · E."""
+    """The weight of m beside the mini-batch gradient, in each step."""
     exchange: int = 4
     """Local steps between two exchanges: m stands still along them, so they must be few."""
     past: Literal["everybody", "own"] = "everybody"
@@ -43,7 +43,7 @@ class CFlagSharedSettings:
     moments: Literal["shared", "fresh"] = "shared"
     """Whether Adam goes on from the averaged moments, or starts anew after each exchange."""
     rule: Literal["interference", "off"] = "interference"
-    """Whether a step that points against m is turned away from it."""
+    """Whether a direction that points against m is turned away from it before Adam sees it."""
 
     def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
@@ -58,6 +58,7 @@ class CFlagShared(Method):
 
     Settings: ClassVar[type[Any]] = CFlagSharedSettings
     uses_memory = True
+    exact_means = True
     search_space: ClassVar[SearchSpace] = {"beta": (3e-4, 3e-3), "pull": (0.5, 2.0)}
     figures = (RATES_FIGURE,)
     settings: CFlagSharedSettings
@@ -77,7 +78,9 @@ class CFlagShared(Method):
                 server.state = {"first": mean.first, "second": mean.second, "taken": taken}
 
     def memory_gradient(self, client: Client, skip: float) -> Answer:
-        """Answer with m_i."""
+        """Answer with m_i, where there are memories at all."""
+        if not client.memory.enabled:
+            return {}
         return by_samples(client, self.own_gradient(client, skip))
 
     def own_gradient(self, client: Client, skip: float) -> Tensor | None:
@@ -90,6 +93,7 @@ class CFlagShared(Method):
         first: Tensor | None = None, second: Tensor | None = None, taken: float = 0,
     ) -> Answer:  # fmt: skip
         """Steps x ← x − β Adam(v + α_k m), from the averaged model and moments; `skip` are taken already."""
+        client.reseed(f"local_steps {skip:g}")
         x, beta, pulled = client.params, self.settings.beta, 0.0
         if self.settings.past == "own":
             m = self.own_gradient(client, skip)
@@ -101,12 +105,12 @@ class CFlagShared(Method):
             x -= beta * adam(v if m is None else v + pull * m)
             pulled += pull
         if m is not None:
-            client.log(alpha=beta * pulled, beta=beta)
+            client.log(alpha=beta * pulled / steps, beta=beta)  # per step; a round logs its first exchange
         answer: Answer = {"delta": client.start - x, "buffers": client.buffers}
         return answer | (adam.moments() if self.settings.moments == "shared" else {})
 
     def pull(self, v: Tensor, m: Tensor | None) -> float:
-        """α_k / β: the interference rule of Algorithm 2 for one step; after it ⟨m, v + α_k m⟩ ≥ pull ‖m‖²."""
+        """α_k: the interference rule of Algorithm 2 for one step. After it ⟨m, v + α_k m⟩ ≥ pull ‖m‖², before Adam."""
         norm = 0.0 if m is None else float(m @ m)
         if m is None or norm == 0.0:
             return 0.0

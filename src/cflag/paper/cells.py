@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 from cflag.compare import Budget, Job, Price, equal_cost, price, stand_in
 from cflag.config import Config, load_raw, merge, resolve
-from cflag.errors import unknown
+from cflag.errors import UserError, unknown
 from cflag.paper.scales import SCALES
 from cflag.paper.variants import PAPERS_OWN, VARIANTS, Variant
 
@@ -39,12 +39,14 @@ class Cell:
     rate: float | None = None
     """The rate of every row, where it is not the preset's."""
     budget: Budget = "rounds"
-    """What rows have equal shares of; unless it is rounds, as much as the cell's rounds cost the first row."""
+    """What rows have equal shares of; unless it is rounds, as much as the cell's rounds cost the payer."""
+    payer: str = "replay"
+    """The row whose costs are the budget, whether it is among the rows or not."""
 
     def variants(self, scale: str) -> list[Variant]:
         """Return the rows that are run at a scale."""
         names = [n for row in self.rows for n in (SCALES[scale].cflag if row == PAPERS_OWN else (row,))]
-        return [VARIANTS[name] for name in names]
+        return [VARIANTS[name] for name in dict.fromkeys(names)]
 
     def preset(self, scale: str) -> str:
         """Return the name of the preset that it stands on."""
@@ -79,23 +81,27 @@ class Cell:
 
     def configs(self, scale: str) -> dict[str, Config]:
         """Return the config of each row, by its name."""
-        raw, configs = self.raw(scale), {}
-        for variant in self.variants(scale):
-            rate = self.rate or SCALES[scale].rates.get(variant.name, {}).get(self.preset(scale))
-            rates = [] if rate is None else variant.at_rate(rate)
-            settings = [("method", variant.method), *variant.settings, *rates, ("workers", 1)]
-            configs[variant.name] = resolve(merge(raw, settings))
-        return configs if self.budget == "rounds" else equal_cost(configs, self.budget, _price)
+        raw = self.raw(scale)
+        configs = {variant.name: self._config(raw, variant, scale) for variant in self.variants(scale)}
+        if self.budget == "rounds":
+            return configs
+        payer = {self.payer: self._config(raw, VARIANTS[self.payer], scale)}
+        priced = equal_cost(payer | configs, self.budget, _price)
+        return {name: priced[name] for name in configs}
 
-    def jobs(self, scale: str, seeds: Sequence[int], out: Path) -> list[Job]:
-        """Return a run for each row and seed, in a folder named after its settings."""
+    def _config(self, raw: dict[str, Any], variant: Variant, scale: str) -> Config:
+        rate = self.rate or SCALES[scale].rates.get(variant.name, {}).get(self.preset(scale))
+        rates = [] if rate is None else variant.at_rate(rate)
+        return resolve(merge(raw, [("method", variant.method), *variant.settings, *rates, ("workers", 1)]))
+
+    def jobs(self, scale: str, seeds: Sequence[int], out: Path) -> dict[str, list[Job]]:
+        """Return each row's runs, one per seed, in folders named after their settings."""
         usual = resolve(self._without(*LENGTH).raw(scale)).rounds
-        parts, jobs = self._telling(scale), []
+        parts, jobs = self._telling(scale), {}
         for name, config in self.configs(scale).items():
             rounds = [] if config.rounds == usual else [f"rounds={config.rounds}"]
-            for seed in seeds:
-                folder = out / "_".join([self.source, *parts, *rounds, name, str(seed)])
-                jobs.append(Job(folder, replace(config, seed=seed)))
+            folder = "_".join([self.source, *parts, *rounds, name])
+            jobs[name] = [Job(out / f"{folder}_{seed}", replace(config, seed=seed)) for seed in seeds]
         return jobs
 
 
@@ -120,6 +126,8 @@ class Campaign:
     axis: str = ""
     base: str = ""
     """The row that a study compares the others with."""
+    scales: tuple[str, ...] = tuple(SCALES)
+    """Where it makes sense."""
     own_seeds: tuple[int, ...] = ()
     """Its seeds whatever is asked for, where no table may see them."""
 
@@ -129,11 +137,14 @@ class Campaign:
 
     def jobs(self, scale: str, seeds: Sequence[int], out: Path) -> list[Job]:
         """Return all runs, each once."""
-        return list(dict.fromkeys(job for cell in self.cells for job in cell.jobs(scale, self.seeds(seeds), out)))
+        rows = [row for cell in self.cells for row in cell.jobs(scale, self.seeds(seeds), out).values()]
+        return list(dict.fromkeys(job for row in rows for job in row))
 
 
 def chosen(campaign: Campaign, scale: str, rows: Sequence[str], sources: Sequence[str]) -> Campaign:
     """Return a campaign at a scale, cut down to some rows and data sets; nothing named means all."""
+    if scale not in campaign.scales:
+        raise UserError(f"{campaign.name} is for scale {' or '.join(campaign.scales)}, not {scale}")
     there = {variant.name for cell in campaign.cells for variant in cell.variants(scale)}
     for name in rows:
         if name not in there:

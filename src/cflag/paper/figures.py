@@ -115,7 +115,7 @@ def _look(name: str) -> dict[str, Any]:
     return {
         "color": COLOURS[place % len(COLOURS)],
         "lw": 2.4 if own else 1.4,
-        "ls": "--" if name == "cflag" else "-",
+        "ls": {"cflag": "--", "cflag-sgd": ":"}.get(name, "-" if place < len(COLOURS) else "-."),
         "label": label(name),
         "zorder": 3 if own else 2,
     }

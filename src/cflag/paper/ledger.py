@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cflag.errors import UserError
 from cflag.files import write_atomically, write_json
-from cflag.paper.campaigns import CAMPAIGNS
-from cflag.paper.cells import SEEDS
+from cflag.paper.campaigns import CAMPAIGNS, PAPERS
+from cflag.paper.cells import SEEDS, Campaign
 from cflag.paper.claims import CLAIMS, Claim, Verdict, overall
 from cflag.paper.figures import PLAIN, draw
 from cflag.paper.present import NONE, markdown_table
@@ -74,12 +74,23 @@ def keep(folders: Iterable[Path], into: Path) -> None:
             summary = _of_evidence(path)
             home = into / summary.scale / path.name
             home.parent.mkdir(parents=True, exist_ok=True)
-            if home.is_file():
-                summary = summary.added_to(_load(home))
-            write_json(home, summary.to_dict())
             campaign = CAMPAIGNS[summary.campaign]
+            if home.is_file():
+                summary = _in_order(campaign, summary.added_to(_load(home)))
+            write_json(home, summary.to_dict())
             if campaign.kind not in PLAIN:
                 draw(campaign, summary).savefig(home.with_suffix(".png"), dpi=100)
+
+
+def _in_order(campaign: Campaign, summary: Summary) -> Summary:
+    """Sort entries as the campaign has them; what it no longer has comes last."""
+    order = [(c.group, v.name, c.at) for c in campaign.cells for v in c.variants(summary.scale)]
+    places = {key: place for place, key in enumerate(order)}
+
+    def place(e: CellResult) -> int:
+        return places.get((e.group, e.method, e.at), len(places))
+
+    return replace(summary, entries=sorted(summary.entries, key=place))
 
 
 def write_ledger(docs: Path) -> Path:
@@ -149,6 +160,7 @@ def _count(summary: Summary | None) -> str:
 
 def _claims(ledger: Ledger) -> str:
     """Judge every claim at every scale that was run."""
+    ledger = {name: by_scale for name, by_scale in ledger.items() if name in PAPERS}
     scales = [s for s in EVIDENCE if any(s in by_scale for by_scale in ledger.values())]
     rows = []
     for claim in CLAIMS:

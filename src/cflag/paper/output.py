@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rich.table import Table
+
 from cflag.files import write_atomically, write_json
 from cflag.paper.cells import Campaign
 from cflag.paper.figures import PLAIN, draw
-from cflag.paper.present import as_markdown
+from cflag.paper.present import HEADS, as_markdown, rows, terminal_table
 from cflag.paper.study_tables import STUDIES, study_tables
 from cflag.paper.summary import Summary
 from cflag.results.figures import save
@@ -24,4 +26,13 @@ def write(campaign: Campaign, summary: Summary, stem: Path) -> list[Path]:
 
 
 def _markdown(campaign: Campaign, summary: Summary) -> str:
-    return study_tables(campaign, summary) if campaign.kind in STUDIES else as_markdown(summary)
+    if campaign.kind not in STUDIES:
+        return as_markdown(summary)
+    return "".join(table.markdown() for table in study_tables(campaign, summary))
+
+
+def as_text(campaign: Campaign, summary: Summary) -> list[Table]:
+    """Return the tables for a terminal."""
+    if campaign.kind not in STUDIES:
+        return [terminal_table(f"{campaign.title}, scale {summary.scale}", HEADS, rows(summary), 2)]
+    return [terminal_table(t.title, t.heads, t.rows, 1) for t in study_tables(campaign, summary)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from rich import box
 from rich.table import Table
 
-from cflag.paper.cells import Campaign
 from cflag.paper.summary import Spread, Summary, as_printed
 from cflag.paper.variants import label
 
@@ -39,19 +39,18 @@ def rows(summary: Summary) -> list[list[str]]:
     return out
 
 
-def as_text(campaign: Campaign, summary: Summary) -> Table:
-    """Return the table for a terminal."""
-    table = Table(
-        title=f"{campaign.title}, scale {summary.scale}", box=box.SIMPLE_HEAD, title_justify="left", padding=0
-    )
-    for k, head in enumerate(HEADS):
-        table.add_column(head.replace(", ", "\n"), justify="left" if k < 2 else "right", no_wrap=k != 1)
+def terminal_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]], left: int) -> Table:
+    """Return a table for a terminal: names may take two lines, numbers may not; a group is named once."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=0)
+    for k, head in enumerate(heads):
+        side: Literal["left", "right"] = "left" if k < left else "right"
+        table.add_column(head.replace(", ", "\n"), justify=side, no_wrap=k != left - 1)
     last = ""
-    for row in rows(summary):
-        table.add_row("" if row[0] == last else row[0], *row[1:])
-        last = row[0]
-        if "§" in row[2]:
-            table.caption, table.caption_justify = BORROWED, "left"
+    for line in lines:
+        table.add_row("" if left > 1 and line[0] == last else line[0], *line[1:])
+        last = line[0]
+    if any("§" in cell for line in lines for cell in line):
+        table.caption, table.caption_justify = BORROWED, "left"
     return table
 
 

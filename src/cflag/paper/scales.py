@@ -12,7 +12,7 @@ class Scale:
 
     about: str
     cflag: tuple[str, ...]
-    """The variants of C-FLAG that are run, by their names in `campaigns.VARIANTS`."""
+    """The variants of C-FLAG that are run, by their names in `variants.VARIANTS`."""
     rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The rates, by variant and preset, of variants that share their method's table in the preset with another."""
     evidence: bool = True

@@ -25,7 +25,7 @@ def section(campaign: Campaign, by_scale: dict[str, Summary], folder: Path) -> s
     rows = rows_of(by_scale)
     runs = "".join(_provenance(summary) for summary in by_scale.values())
     if campaign.kind in STUDIES:
-        tables = "".join(study_tables(campaign, summary) for summary in by_scale.values())
+        tables = "".join(t.markdown() for summary in by_scale.values() for t in study_tables(campaign, summary))
     else:
         groups = dict.fromkeys(first(row).group for row in rows)
         tables = "".join(_group(campaign, [r for r in rows if first(r).group == g], list(by_scale)) for g in groups)

@@ -12,8 +12,9 @@ RATES_SEED, RATES_ROUNDS = 7, 4
 """A seed outside of every table, and fewer rounds than any has."""
 MORE_ROWS = ("cflag-sgd", "cflag-shared", "agem", "derpp", "joint")
 """Rows of ours that the paper does not have."""
-ALL_ROWS = ("replay", *dict.fromkeys((*TASK_ROWS, *CLASS_ROWS, *MORE_ROWS)))
-"""All methods; budgets are what replay spends."""
+ALL_ROWS = tuple(dict.fromkeys((*TASK_ROWS, *CLASS_ROWS, *MORE_ROWS)))
+AT = ("small",)
+"""The scale that our studies are about."""
 BUDGETS: dict[Budget, tuple[int, ...]] = {"gradients": (1, 3, 10), "rounds": (10,), "bytes": (10,)}
 """How many rounds of replay, per task, a budget is worth."""
 
@@ -25,11 +26,10 @@ def _ends(name: str, zeta: float) -> str:
 def _rates() -> tuple[Cell, ...]:
     """Every method with every rate, on every source and in every scenario, at both ends of the tables' ζ."""
     benchmarks = [(source, "task") for source in DATA_SETS] + [(source, "class") for source in DATA_SETS[:2]]
-    rows = tuple(dict.fromkeys(ALL_ROWS))
     return tuple(
         Cell(_ends(f"{source}-{scenario}", zeta), source,
              {"scenario": scenario, "zeta": zeta, "rounds": RATES_ROUNDS, "eval_every": RATES_ROUNDS},
-             rows, at=rate, rate=rate)
+             ALL_ROWS, at=rate, rate=rate)
         for source, scenario in benchmarks
         for zeta in (IID, NON_IID)
         for rate in RATES
@@ -44,8 +44,8 @@ def _parts() -> tuple[Cell, ...]:
 def _cost(budget: Budget) -> tuple[Cell, ...]:
     """All methods for the same gradients, rounds or bytes; ten rounds of replay are the largest budget."""
     return tuple(
-        Cell(_ends("cifar10", zeta), "cifar10", {"zeta": zeta, "rounds": rounds}, tuple(dict.fromkeys(ALL_ROWS)),
-             at=rounds, budget=budget)
+        Cell(_ends("cifar10", zeta), "cifar10", {"zeta": zeta, "rounds": rounds}, ALL_ROWS, at=rounds,
+             budget=budget)
         for zeta in (IID, 0.3, NON_IID)
         for rounds in BUDGETS[budget]
     )  # fmt: skip
@@ -63,11 +63,12 @@ def _shared_parts() -> tuple[Cell, ...]:
 STUDIES: dict[str, Campaign] = {
     c.name: c
     for c in (
-        Campaign("rates", "Which rate each method gets", "rates", _rates(), own_seeds=(RATES_SEED,)),
-        Campaign("parts", "What each part of C-FLAG buys", "parts", _parts(), base="cflag-paper"),
+        Campaign("rates", "Which rate each method gets", "rates", _rates(), scales=AT, own_seeds=(RATES_SEED,)),
+        Campaign("parts", "What each part of C-FLAG buys", "parts", _parts(), base="cflag-paper", scales=AT),
         Campaign("shared-parts", "What each part of C-FLAG-Shared buys, at equal gradients", "parts", _shared_parts(),
-                 base="cflag-shared"),
-        *(Campaign(f"cost-{budget}", f"All methods at equal {budget}", "cost", _cost(budget), base="replay")
+                 base="cflag-shared", scales=AT),
+        *(Campaign(f"cost-{budget}", f"All methods at equal {budget}", "cost", _cost(budget), budget,
+                   base="replay", scales=AT)
           for budget in BUDGETS),
     )
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -42,6 +42,8 @@ class CellResult:
     """Megabytes sent per run, up and down."""
     rounds: float | None = None
     """Rounds per task."""
+    lost: list[int] = field(default_factory=list)
+    """Seeds whose runs could not be finished: most often they diverged."""
     accuracies: list[float] = field(default_factory=list)
     """Acc of each seed; one seed means the same tasks and clients for all methods, so differences are taken by seed."""
     forgettings: list[float] = field(default_factory=list)
@@ -69,12 +71,18 @@ class Summary:
     """Runs that could not be finished, and why."""
 
     def added_to(self, older: Summary) -> Summary:
-        """Return both in one, in the campaign's order: of each entry the one with more seeds, of two equals the new."""
+        """Return both in one: of a seed that both have, this one's numbers."""
         mine, theirs = ({(e.group, e.method, e.at): e for e in s.entries} for s in (self, older))
-        entries = [max((s[key] for s in (mine, theirs) if key in s), key=lambda e: len(e.seeds))
-                   for key in dict.fromkeys((*theirs, *mine))]  # fmt: skip
-        commits = sorted({c for s in (self, older) for c in s.commit.split(", ") if c})
-        return replace(self, entries=entries, date=max(self.date, older.date), commit=", ".join(commits))
+        entries = [_united(mine.get(key), theirs.get(key)) for key in dict.fromkeys((*mine, *theirs))]
+        lost = {seed for e in entries for seed in e.lost}
+        return replace(
+            self,
+            entries=entries,
+            command=_listed("; ", older.command, self.command),
+            date=max(self.date, older.date),
+            commit=", ".join(sorted(_listed(", ", older.commit, self.commit).split(", "))),
+            failed=list(dict.fromkeys((*older.failed, *self.failed))) if lost else list(self.failed),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
@@ -87,16 +95,60 @@ class Summary:
         return cls(**{**raw, "entries": entries})
 
 
+def _listed(between: str, *texts: str) -> str:
+    """Return lists that are written as texts as one, each part once."""
+    return between.join(dict.fromkeys(part for text in texts for part in text.split(between) if part))
+
+
+def _united(new: CellResult | None, old: CellResult | None) -> CellResult:
+    """Return one entry with the seeds of both."""
+    if new is None or old is None or not old.seeds:
+        found = new or old
+        assert found is not None  # a key is of one of the two
+        return found
+    kept = [k for k, seed in enumerate(old.seeds) if seed not in new.seeds]
+    weights = (len(kept), len(new.seeds))
+
+    def both(pick: Callable[[CellResult], Sequence[Any] | None]) -> list[Any]:
+        """The old entry's values of the seeds it keeps, then the new one's."""
+        before, after = pick(old) or [], pick(new) or []
+        return [*(before[k] for k in kept if k < len(before)), *after]
+
+    def mean(a: float | None, b: float | None) -> float | None:
+        known = [(v, w) for v, w in zip((a, b), weights, strict=True) if v is not None and w]
+        return sum(v * w for v, w in known) / sum(w for _, w in known) if known else None
+
+    accuracies, forgettings = both(lambda e: e.accuracies), both(lambda e: e.forgettings)
+    seeds = both(lambda e: e.seeds)
+    return replace(
+        new,
+        seeds=seeds,
+        accuracies=accuracies,
+        forgettings=forgettings,
+        accuracy=spread(accuracies),
+        forgetting=spread(forgettings),
+        gradients=mean(old.gradients, new.gradients),
+        megabytes=mean(old.megabytes, new.megabytes),
+        rounds=mean(old.rounds, new.rounds),
+        after_tasks=both(lambda e: e.after_tasks) or None,
+        gamma=new.gamma or old.gamma,
+        gamma_variation=both(lambda e: e.gamma_variation) or None,
+        lost=[seed for seed in dict.fromkeys((*old.lost, *new.lost)) if seed not in seeds],
+    )
+
+
 def summarise(
     campaign: Campaign, scale: str, seeds: Sequence[int], out: Path, command: str, failed: Sequence[str] = ()
 ) -> Summary:
     """Read the finished runs of a campaign."""
     entries, everything = [], []
     for cell in campaign.cells:
+        rows = cell.jobs(scale, campaign.seeds(seeds), out)
         for variant in cell.variants(scale):
-            jobs = replace(cell, rows=(variant.name,)).jobs(scale, campaign.seeds(seeds), out)
+            jobs = rows[variant.name]
             results = [Result.load(job.folder) for job in jobs if RunFolder(job.folder).finished]
-            entries.append(_entry(campaign, cell, variant, results))
+            lost = [job.config.seed for job in jobs if any(line.startswith(f"{job.folder.name}: ") for line in failed)]
+            entries.append(replace(_entry(campaign, cell, variant, results), lost=lost))
             everything += results
     commits = sorted({result.versions.get("commit", "installed") for result in everything})
     return Summary(campaign.name, scale, command, _last_day(everything), ", ".join(commits), entries, list(failed))

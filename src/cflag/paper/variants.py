@@ -52,7 +52,7 @@ OTHERS = (
 def _part(name: str, label: str, **settings: Any) -> Variant:
     """C-FLAG as in the paper's experiments, but for one thing or two."""
     paper = CFLAG_VARIANTS[0]
-    own = tuple((key if key in ("optimizer", "memory") else f"cflag.{key}", value) for key, value in settings.items())
+    own = tuple((key if "." in key else f"cflag.{key}", value) for key, value in settings.items())
     return Variant(f"part-{name}", label, paper.method, None, (*paper.settings, *own), paper.rates)
 
 
@@ -67,7 +67,7 @@ PARTS = (
     _part("alpha-fifth", "α = β/5", alpha=2e-4),
     _part("no-drift-interference", "no drift correction, interference rule only", drift=0.0, rules="interference"),
     _part("no-drift-fixed", "no drift correction, fixed rates", drift=0.0, adapt="off"),
-    _part("no-memory", "no memory", **{"memory": {"kind": "none"}}),
+    _part("no-memory", "no memory", **{"memory.kind": "none"}),
 )
 """What each part of C-FLAG buys: the paper's own with one thing changed, at β = 1e-3."""
 
