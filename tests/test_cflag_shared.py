@@ -129,7 +129,7 @@ numbers = st.lists(st.integers(-8, 8).map(float), min_size=4, max_size=4)
 
 
 @given(numbers, numbers, st.floats(0, 3))
-def test_no_step_points_against_the_memory(v: list[float], m: list[float], pull: float) -> None:
+def test_no_direction_points_against_the_memory(v: list[float], m: list[float], pull: float) -> None:
     """⟨m, v + α_k m⟩ ≥ pull ‖m‖², with equality under interference; without interference the weight is `pull`."""
     method = CFlagShared(CFlagSharedSettings(pull=pull), LocalOptions())
     a, b = torch.tensor(v, dtype=torch.float64), torch.tensor(m, dtype=torch.float64)
