@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from cflag.results.figures import COLOURS, GRID, INK, new_panels
 from cflag.results.result import Result, average_accuracy
 
-NAMES = {"joint": "joint", "cflag-sgd": "C-FLAG-SGD", "replay": "replay", "ewc": "EWC", "finetune": "fine-tuning",
-         "cflag": "C-FLAG"}  # fmt: skip
+NAMES = {"joint": "joint", "cflag-shared": "C-FLAG-Shared", "cflag-sgd": "C-FLAG-SGD", "replay": "replay",
+         "ewc": "EWC", "finetune": "fine-tuning", "cflag": "C-FLAG"}  # fmt: skip
 TASKS = ("walking,\nupstairs", "+ downstairs,\nsitting", "+ standing,\nlying")
 HEAD = ("method", "accuracy %", "forgotten %", "first, second, third task %", "task told %", "worst person %",
         "below 80 %", "rounds", "gradients k", "sent MB")  # fmt: skip

@@ -59,7 +59,7 @@ class CFlagShared(Method):
     Settings: ClassVar[type[Any]] = CFlagSharedSettings
     uses_memory = True
     exact_means = True
-    search_space: ClassVar[SearchSpace] = {"beta": (3e-4, 3e-3), "pull": (0.5, 2.0)}
+    search_space: ClassVar[SearchSpace] = {"beta": (3e-4, 3e-2), "pull": (0.5, 2.0)}
     figures = (RATES_FIGURE,)
     settings: CFlagSharedSettings
 
