@@ -174,7 +174,7 @@ def test_state_of_another_run_is_refused(stopped: Path, tmp_path: Path) -> None:
 
 def test_changed_metrics_are_refused(stopped: Path, tmp_path: Path) -> None:
     """A line that reads well, with another number in it; a line too few; no file at all."""
-    for spoil in (_another_loss, lambda p: p.write_bytes(p.read_bytes()[:-5]), Path.unlink):
+    for spoil in (_another_round, lambda p: p.write_bytes(p.read_bytes()[:-5]), Path.unlink):
         out = shutil.copytree(stopped, tmp_path / "run")
         spoil(out / "metrics.jsonl")
         with pytest.raises(UserError, match=r"metrics.jsonl is damaged"):
@@ -182,15 +182,15 @@ def test_changed_metrics_are_refused(stopped: Path, tmp_path: Path) -> None:
         shutil.rmtree(out)
 
 
-def _another_loss(path: Path) -> None:
+def _another_round(path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[1]["loss"] = 0.5
+    lines[1]["round"] = 3  # as long as it was
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def test_a_damaged_result_is_refused_and_an_old_one_without_checksums_is_read(finished: Path, tmp_path: Path) -> None:
     out = shutil.copytree(finished, tmp_path / "run")
-    _another_loss(out / "metrics.jsonl")
+    _another_round(out / "metrics.jsonl")
     with pytest.raises(UserError, match=r"metrics.jsonl is damaged: not what digests.json says"):
         Result.load(out)
     (out / "digests.json").unlink()

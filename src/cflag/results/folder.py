@@ -198,8 +198,8 @@ class RunFolder:
             raise UserError(f"{self.metrics} is damaged: shorter than its checkpoint says; {WHAT_TO_DO}")
         found = ""
         with open(self.metrics, "rb") as file:
-            while file.tell() < length:
-                found = chained(found, file.readline())
+            while file.tell() < length and (line := file.readline()):
+                found = chained(found, line)
         if found != checksum:
             raise UserError(f"{self.metrics} is damaged: not the lines that its checkpoint counts; {WHAT_TO_DO}")
 
