@@ -119,6 +119,7 @@ def test_a_report_needs_neither_the_data_nor_the_method(runs: Path, tmp_path: Pa
     raw = json.loads((away / "result.json").read_text())
     raw["config"] |= {"method": "gone", "source": "gone"}
     (away / "result.json").write_text(json.dumps({**raw, "method": "gone"}))
+    (away / "digests.json").unlink()
     again = make_page(find_results([tmp_path]), "x")
     for name in ("forgetting", "rates-gone", "rates-case-gone", "partition"):
         assert f'<figure id="{name}">' in again

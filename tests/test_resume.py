@@ -182,7 +182,7 @@ def test_a_full_disk_is_one_clear_line_and_loses_nothing(
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: RunFolder, record: dict[str, Any]) -> int:
+    def refused(self: RunFolder, record: dict[str, Any]) -> bytes:
         raise PermissionError(errno.EACCES, "Permission denied", str(self.metrics))
 
     monkeypatch.setattr(RunFolder, "append", refused)
@@ -246,7 +246,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.undo()
     path = out / "checkpoint" / "server.safetensors"
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(CflagError, match=r"server.safetensors: cannot be read as saved state"):
+    with pytest.raises(CflagError, match=r"server.safetensors is damaged.*; put back a copy of it, or start a new run"):
         resume(out)
 
 

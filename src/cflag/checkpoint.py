@@ -14,7 +14,7 @@ from cflag.results.folder import RunFolder
 from cflag.results.history import History
 from cflag.session import Session
 
-FORMAT = 4
+FORMAT = 5
 """The version of a checkpoint's contents; another one's vectors may lie in another order."""
 
 
@@ -23,24 +23,28 @@ def save_checkpoint(
 ) -> None:
     """Write a finished round down: the clients that changed, its line of the metrics, then the server."""
     engine, server = session.engine, session.server
-    history.clients.update(engine.save(folder.checkpoints, f"{server.task + 1}-{server.round + 1}"))
-    history.metrics_bytes = folder.append(record)
+    history.clients.update(engine.save(folder.checkpoints, f"{folder.name}.{server.task + 1}-{server.round + 1}"))
+    history.count_line(folder.append(record))
     history.model_sent = engine.model_sent(server)
     history.peak_mb = max(history.peak_mb, engine.peak_mb())
     state = {f"state.{name}": value for name, value in server.state.items()}
     state |= {f"engine.{name}": value for name, value in engine.kept().items()}
     model = {"params": server.params, "buffers": server.buffers}
-    folder.save_checkpoint({**model, "config": config.numbers(), "format": FORMAT, **state, **history.to_dict()})
+    about = {"format": FORMAT, "run": folder.name, "config": config.numbers()}
+    folder.save_checkpoint({**model, **about, **state, **history.to_dict()})
 
 
 def restore_checkpoint(folder: RunFolder, config: Config, session: Session) -> History | None:
     """Bring a session to the last checkpoint; return the history so far, None where no round was finished."""
     saved = folder.load_checkpoint()
     if saved is None:
+        folder.cut_metrics(0, "")
         return None
     if saved.pop("format", None) != FORMAT:
         raise UserError(f"{folder.path} was begun by another version of cflag; start a new run")
     refuse_changed(saved.pop("config"), config.numbers(), folder.path)
+    _refuse_other(saved.pop("run"), folder)
+    folder.cut_metrics(saved["metrics_bytes"], saved["metrics_checksum"])
     engine, server = session.engine, session.server
     server.params.copy_(saved.pop("params"))
     server.buffers.copy_(saved.pop("buffers"))
@@ -56,6 +60,15 @@ def restore_checkpoint(folder: RunFolder, config: Config, session: Session) -> H
 def _taken(saved: dict[str, Any], prefix: str) -> dict[str, Any]:
     """Take what has this prefix out of a checkpoint."""
     return {name.removeprefix(prefix): saved.pop(name) for name in list(saved) if name.startswith(prefix)}
+
+
+def _refuse_other(run: str, folder: RunFolder) -> None:
+    """A checkpoint belongs to the run whose name its folder has."""
+    if run != folder.name:
+        raise UserError(
+            f"{folder.checkpoints} is of the run {run}, but {folder.name_file} says {folder.name}; "
+            f"if nothing was copied here, {folder.name_file.name} is damaged: write {run} into it"
+        )
 
 
 def refuse_changed(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:

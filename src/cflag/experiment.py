@@ -95,8 +95,9 @@ class Experiment:
     def run_in(self, folder: RunFolder, display: Display) -> Result:
         """Carry the run of a folder to its end, on this machine."""
         if folder.finished:
+            result = folder.result()
             catch_up(display, self.config, folder)
-            return Result.load(folder.path)
+            return result
         self._check_engine()
         require_loggers(self.config.log)
         with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:

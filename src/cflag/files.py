@@ -1,20 +1,33 @@
-"""Writing files so that a reader, or a restart, never sees half of one; state as safetensors and JSON."""
+"""Writing files so that a reader, or a restart, never sees half of one, nor believes one that was changed since.
+
+State is safetensors and JSON. A file of ours has a place for a checksum near its beginning, which is made of all the
+rest of it: a sealed file. State also carries its own name, so that no file is taken for another.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cflag.errors import CflagError
+from cflag.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FEW = 50
+UNSEALED = "0" * 64
+"""What stands in the place of a checksum that is still to be made."""
+_SEAL = re.compile(rb"checksum\W{1,8}([0-9a-f]{64})")
+_WITHIN = 200
+"""The checksum's place is within so many bytes from a file's beginning."""
+WHAT_TO_DO = "put back a copy of it, or start a new run"
+"""How errors about damaged files end."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -58,14 +71,76 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
+def json_lines(value: Any) -> bytes:
+    """Return the content of a JSON file that people can read, too."""
+    return (strict_json(value, indent=1) + "\n").encode()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file that people can read, too."""
-    write_atomically(path, (strict_json(value, indent=1) + "\n").encode())
+    write_atomically(path, json_lines(value))
+
+
+def write_sealed_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file that carries its checksum."""
+    write_atomically(path, sealed(json_lines({"checksum": UNSEALED, **value})))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file; refuse one that is damaged. One without a checksum may be an older version's."""
+    content = read_bytes(path)
+    if _SEAL.search(content, 0, _WITHIN):
+        check_seal(path, content)
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: it is not JSON ({error}); {WHAT_TO_DO}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is damaged: it holds no names and values; {WHAT_TO_DO}")
+    return {name: inner for name, inner in value.items() if name != "checksum"}
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's content, or say in one line why not."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; {WHAT_TO_DO}") from None
+
+
+def checksum(content: bytes) -> str:
+    """Return the checksum of some content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def sealed(content: bytes) -> bytes:
+    """Return a file's content with its checksum in the place that it has for one."""
+    place = _SEAL.search(content, 0, _WITHIN)
+    if place is None:
+        raise ValueError("this file has no place for a checksum")
+    start, end = place.span(1)
+    return b"".join((content[:start], _sum_around(content, start, end).encode(), memoryview(content)[end:]))
+
+
+def check_seal(path: Path, content: bytes) -> None:
+    """Refuse a file whose content is not what was written."""
+    place = _SEAL.search(content, 0, _WITHIN)
+    if place is None:
+        raise UserError(f"{path} is damaged, or of another version of cflag: it has no checksum; {WHAT_TO_DO}")
+    if _sum_around(content, *place.span(1)) != place[1].decode():
+        raise UserError(f"{path} is damaged: its checksum does not fit; {WHAT_TO_DO}")
+
+
+def _sum_around(content: bytes, start: int, end: int) -> str:
+    """Return the checksum of all but the checksum."""
+    summed = hashlib.sha256(content[:start])
+    summed.update(memoryview(content)[end:])
+    return summed.hexdigest()
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
     """Save tensors and JSON values under their names in one safetensors file."""
-    write_atomically(path, _packed(state))
+    write_atomically(path, _packed(path.name, state))
 
 
 def save_states(states: Iterable[tuple[Path, Mapping[str, Any]]]) -> None:
@@ -75,7 +150,7 @@ def save_states(states: Iterable[tuple[Path, Mapping[str, Any]]]) -> None:
     """
     written = 0
     for path, state in states:
-        _write(path, _packed(state), durable=written < FEW)
+        _write(path, _packed(path.name, state), durable=written < FEW)
         written += 1
     if written > FEW:
         os.sync()
@@ -83,7 +158,8 @@ def save_states(states: Iterable[tuple[Path, Mapping[str, Any]]]) -> None:
         _sync_folder(path.parent)
 
 
-def _packed(state: Mapping[str, Any]) -> bytes:
+def _packed(name: str, state: Mapping[str, Any]) -> bytes:
+    """Return a state as a sealed file of this name."""
     import torch
     from safetensors.torch import save
     from torch import Tensor
@@ -92,18 +168,26 @@ def _packed(state: Mapping[str, Any]) -> bytes:
     # Contiguous, because a convolution's weights lie channels last.
     whole = torch.contiguous_format
     tensors = {k: v.detach().cpu().clone(memory_format=whole) for k, v in state.items() if isinstance(v, Tensor)}
-    plain = {name: value for name, value in state.items() if name not in tensors}
-    return save(tensors, metadata={"json": json.dumps(plain)})
+    values = {key: value for key, value in state.items() if key not in tensors}
+    # All in one piece of metadata: safetensors writes several in any order, and equal states are equal files.
+    about = json.dumps({"checksum": UNSEALED, "name": name, "values": values})
+    return sealed(save(tensors, metadata={"json": about}))
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Load what `save_state` wrote."""
-    from safetensors import SafetensorError, safe_open
+    """Load what `save_state` wrote under this name; refuse what was damaged since, and another one in its place."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
 
+    content = read_bytes(path)
+    check_seal(path, content)
     try:
-        with safe_open(path, framework="pt") as file:
-            state: dict[str, Any] = json.loads((file.metadata() or {})["json"])
-            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, KeyError, ValueError, SafetensorError) as error:
-        raise CflagError(f"{path}: cannot be read as saved state ({error})") from error
-    return {**state, **tensors}
+        length = int.from_bytes(content[:8], "little")
+        about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["json"])
+        name, values = about["name"], about["values"]
+        tensors: dict[str, Tensor] = load(content)
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UserError(f"{path} is not saved state ({error}); {WHAT_TO_DO}") from None
+    if name != path.name:
+        raise UserError(f"{path} is not what its name says: it was saved as {name}; {WHAT_TO_DO}")
+    return {**values, **tensors}

@@ -67,8 +67,9 @@ def carry(experiment: Experiment, folder: RunFolder, display: Display) -> Result
     if config.engine == "local":
         return experiment.run_in(folder, display)
     if folder.finished:
+        result = folder.result()
         catch_up(display, config, folder)
-        return Result.load(folder.path)
+        return result
     check_engine(config, folder)
     require_loggers(config.log)
     with explain_failures(folder.path), require_flower():

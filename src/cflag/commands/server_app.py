@@ -7,7 +7,6 @@ flwr run APP cflag -c 'preset="digits" settings="rounds=3" out="/abs/path/run"'
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -26,7 +25,6 @@ from cflag.engines.flower.server.post import POLL
 from cflag.engines.flower.server.secure_engine import SecureFlowerEngine
 from cflag.errors import CflagError, UserError
 from cflag.experiment import Experiment
-from cflag.files import write_atomically
 from cflag.loggers.attach import require_loggers
 from cflag.process import end_with, one_thread
 from cflag.results.display import Quiet
@@ -62,17 +60,9 @@ def run_server_app(grid: Grid, folder: RunFolder, say: Callable[[str], None] | N
     with explain_failures(folder.path, command_of(folder)), folder.locked(), one_thread():
         shorten(POLL)
         kind = SecureFlowerEngine if config.secure else FlowerEngine
-        engine = kind(grid, config, experiment_name(folder), say or folder.say)
+        engine = kind(grid, config, folder.name, say or folder.say)
         experiment = Experiment(config, spec=engine.gather())
         experiment.carry(engine, folder, Quiet())
-
-
-def experiment_name(folder: RunFolder) -> str:
-    """Return the name under which clients keep their state of this run: made once, the same after a restart."""
-    path = folder.path / "experiment"
-    if not path.is_file():
-        write_atomically(path, secrets.token_hex(8).encode())
-    return path.read_text().strip()
 
 
 def _folder(run_config: Mapping[str, Any]) -> RunFolder:

@@ -18,7 +18,8 @@ from cflag.conversation import Ask, Reply, RoundContext, Value
 from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
 from cflag.data.source import Source
-from cflag.files import load_state, save_states
+from cflag.errors import UserError
+from cflag.files import WHAT_TO_DO, load_state, save_states
 from cflag.learning.gradient_table import Workspace
 from cflag.learning.learner import Learner, Loss
 from cflag.memory.base import Memory, MemoryOptions
@@ -107,7 +108,7 @@ class Host:
 
     def save(self, folder: Path, stamp: str) -> Iterator[dict[int, str]]:
         """Save the clients that changed since the last time; say under which names."""
-        names = {number: f"client-{number:05d}.{stamp}.safetensors" for number in sorted(self.changed)}
+        names = {number: f"{_prefix(number)}{stamp}.safetensors" for number in sorted(self.changed)}
         save_states((folder / name, self._state(self.clients[number])) for number, name in names.items())
         self.saved.update({number: folder / name for number, name in names.items()})
         self.changed.clear()
@@ -134,7 +135,7 @@ class Host:
             self._take_back(number)
         client = self.clients[number] = Client(number, self.seed, self.learner, memory, self.workspace)
         if saved is not None:
-            state = load_state(saved)
+            state = self._load(number, saved)
             memory.restore(_part(state, "memory."))
             client.state = _part(state, "state.")
             self.saved[number] = saved
@@ -152,6 +153,13 @@ class Host:
     def _take_back(self, number: int) -> None:
         del self.clients[number].data, self.task_of[number]
         self.data.drop(number)
+
+    @staticmethod
+    def _load(number: int, saved: Path) -> dict[str, Any]:
+        """Load a client's state; refuse another client's, which a state folder may have been given by mistake."""
+        if not saved.name.startswith(_prefix(number)):
+            raise UserError(f"{saved} is not client {number}'s state, but another client's; {WHAT_TO_DO}")
+        return load_state(saved)
 
     @staticmethod
     def _state(client: Client) -> dict[str, Any]:
@@ -194,6 +202,11 @@ def host_of(
     benchmark, method = build_benchmark(config, source), build_method(config)
     learner = build_learner(config, benchmark.spec, model, loss)
     return Host(benchmark, method, learner, config.memory, config.seed)
+
+
+def _prefix(number: int) -> str:
+    """Return how the names of a client's files begin."""
+    return f"client-{number:05d}."
 
 
 def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ A logger of your own is a class that derives from `Logger` and is registered:
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
@@ -16,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from cflag import registry
 from cflag.config import Config, flatten
 from cflag.diagnostics import Figure, client_mean, number
-from cflag.files import write_json
+from cflag.files import read_json, write_sealed_json
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.metrics import CLIENT, ROUND, read_metrics
@@ -77,7 +76,7 @@ class Logger(Quiet, ABC):
     def end(self, status: Status) -> None:
         """Sum a finished run up; close the log."""
         if status == "FINISHED":
-            self.sum_up(json.loads((self.folder.path / "result.json").read_text()))
+            self.sum_up(read_json(self.folder.path / "result.json"))
         self.close(status)
         if status == "FINISHED":
             self.state.keep(self.name, finished=True)
@@ -141,7 +140,7 @@ class State:
         self.path = folder.path / STATE
 
     def _all(self) -> dict[str, dict[str, Any]]:
-        return json.loads(self.path.read_text()) if self.path.is_file() else {}
+        return read_json(self.path) if self.path.is_file() else {}
 
     def of(self, name: str) -> dict[str, Any]:
         """Return what a logger keeps."""
@@ -149,4 +148,4 @@ class State:
 
     def keep(self, name: str, **values: Any) -> None:
         """Keep some more."""
-        write_json(self.path, {**self._all(), name: {**self.of(name), **values}})
+        write_sealed_json(self.path, {**self._all(), name: {**self.of(name), **values}})

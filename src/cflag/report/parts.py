@@ -7,6 +7,8 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
+import tomli_w
+
 from cflag.report.svg import Line, curves, heat
 from cflag.results import table
 from cflag.results.folder import RunFolder
@@ -134,7 +136,6 @@ def configs(groups: Groups) -> str:
     """Return the config of each method, folded."""
     parts = []
     for method, results in groups.items():
-        folder = results[0].folder
-        text = (folder / "config.toml").read_text(encoding="utf-8") if folder is not None else ""
+        text = tomli_w.dumps(results[0].config)
         parts.append(f"<details><summary>{escape(method)}</summary><pre>{escape(text)}</pre></details>")
     return "".join(parts)

@@ -2,30 +2,45 @@
 
 config.toml          the resolved config
 benchmark.json       the classes of each task, and how many samples of each every client has, where that is known
+experiment           the run's name, drawn once: all its state carries it
 metrics.jsonl        one line per round
 events.log           who was missing or came back, where clients are on other machines; a logger that broke
 tensorboard/, loggers.json    with `log`: TensorBoard's events, and what loggers need to go on
 checkpoint/          the server after the last round, and each client's state as of then
-result.json, model.safetensors, figures/    once the run is finished
+result.json, model.safetensors, digests.json, figures/    once the run is finished
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
+import re
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cflag.config import Config, load_file, resolve
 from cflag.data.benchmark import ClassCounts
-from cflag.errors import CflagError, UserError
-from cflag.files import load_state, save_state, strict_json, write_atomically, write_json
+from cflag.errors import UserError
+from cflag.files import (
+    UNSEALED,
+    WHAT_TO_DO,
+    json_lines,
+    load_state,
+    read_json,
+    save_state,
+    sealed,
+    strict_json,
+    write_atomically,
+)  # fmt: skip
+from cflag.results.digests import write_digests
+from cflag.results.metrics import chained
 from cflag.results.result import Result
 
 ARTIFACTS = "mlruns"
@@ -40,6 +55,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events.log"
         self.benchmark = path / "benchmark.json"
+        self.name_file = path / "experiment"
         self.checkpoints = path / "checkpoint"
         self._client_files: set[str] | None = None
 
@@ -63,6 +79,16 @@ class RunFolder:
         folder.checkpoints.mkdir(exist_ok=True)
         return folder
 
+    @cached_property
+    def name(self) -> str:
+        """The run's name: drawn once, and part of the names of all state, on clients' machines, too."""
+        if not self.name_file.is_file():
+            write_atomically(self.name_file, secrets.token_hex(8).encode())
+        name = self.name_file.read_text(errors="replace").strip()
+        if not re.fullmatch(r"[0-9a-f]{16}", name):
+            raise UserError(f"{self.name_file} is damaged: it should hold the run's name, 16 digits; {WHAT_TO_DO}")
+        return name
+
     def config(self) -> Config:
         """Read the config back."""
         path = self.path / "config.toml"
@@ -80,14 +106,17 @@ class RunFolder:
 
     def describe_data(self, counts: ClassCounts) -> None:
         """Write down, once, which client got how many samples of which class."""
-        if not self.benchmark.exists():
-            write_atomically(self.benchmark, strict_json({"class_counts": counts}).encode())
+        if self.class_counts() is None:
+            text = strict_json({"checksum": UNSEALED, "class_counts": counts})
+            write_atomically(self.benchmark, sealed(text.encode()))
 
     def class_counts(self) -> ClassCounts | None:
         """Return what `describe_data` wrote; None where nobody knows, as in deployments."""
         if not self.benchmark.exists():
             return None
-        tasks = json.loads(self.benchmark.read_text())["class_counts"]
+        tasks = read_json(self.benchmark).get("class_counts")
+        if tasks is None:
+            raise UserError(f"{self.benchmark} is damaged: it has no class_counts; {WHAT_TO_DO}")
         return [{int(label): counts for label, counts in task.items()} for task in tasks]
 
     @property
@@ -123,13 +152,14 @@ class RunFolder:
             return True
         return False
 
-    def append(self, record: dict[str, Any]) -> int:
-        """Add a line to the metrics; return the file's length after it."""
+    def append(self, record: dict[str, Any]) -> bytes:
+        """Add a line to the metrics; return the line."""
+        line = (strict_json(record) + "\n").encode()
         with open(self.metrics, "ab") as file:
-            file.write((strict_json(record) + "\n").encode())
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())  # the checkpoint that counts this line comes after it
-            return file.tell()
+        return line
 
     def rounds_done(self) -> int:
         """Return how many rounds are in the metrics."""
@@ -152,23 +182,44 @@ class RunFolder:
         self._client_files = named
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        """Return the last checkpoint and cut the metrics back to it; None where no round was finished."""
+        """Return the last checkpoint; None where no round was finished."""
         path = self.checkpoints / "server.safetensors"
-        state = load_state(path) if path.exists() else None
-        length = state["metrics_bytes"] if state else 0
+        return load_state(path) if path.exists() else None
+
+    def cut_metrics(self, length: int, checksum: str) -> None:
+        """Cut the metrics back to a checkpoint, after a look whether its lines are still those that were written."""
+        if length:
+            self._check_metrics(length, checksum)
         if self.metrics.exists():
-            if self.metrics.stat().st_size < length:
-                raise CflagError(f"{self.metrics} is shorter than its checkpoint says; it was changed by hand")
             os.truncate(self.metrics, length)
-        return state
+
+    def _check_metrics(self, length: int, checksum: str) -> None:
+        if not self.metrics.exists() or self.metrics.stat().st_size < length:
+            raise UserError(f"{self.metrics} is damaged: shorter than its checkpoint says; {WHAT_TO_DO}")
+        found = ""
+        with open(self.metrics, "rb") as file:
+            while file.tell() < length and (line := file.readline()):
+                found = chained(found, line)
+        if found != checksum:
+            raise UserError(f"{self.metrics} is damaged: not the lines that its checkpoint counts; {WHAT_TO_DO}")
 
     def finish(self, result: Result, model: dict[str, Any]) -> None:
-        """Write the model, the figures and, last of all, the result."""
+        """Write the model, the figures, the checksums and, last of all, the result."""
         from cflag.results.figures import write_figures
 
         save_state(self.path / "model.safetensors", model)
         write_figures(result, self.path / "figures")
-        write_json(self.path / "result.json", result.to_dict())
+        content = json_lines(result.to_dict())
+        write_digests(self.path, content)
+        write_atomically(self.path / "result.json", content)
+
+    def result(self) -> Result:
+        """Return the result of a finished run whose files are all as they were written."""
+        result = Result.load(self.path)
+        model = self.path / "model.safetensors"
+        if model.exists():  # people may have deleted it to save space
+            load_state(model)
+        return result
 
 
 def new_folder(name: str, parent: Path = Path("runs")) -> Path:

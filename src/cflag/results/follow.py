@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from cflag.config import Config
 from cflag.errors import UserError
 from cflag.results.display import Bar, Display, Overview, show_results
 from cflag.results.folder import RunFolder, runs_in
+from cflag.results.metrics import read_line
 from cflag.results.result import Result
 
 
@@ -30,8 +30,8 @@ class Follower:
         """Show what is new; return whether anything was."""
         events = list(self.events.lines())
         for line in events:
-            self.display.note(line)
-        records: list[dict[str, Any]] = [json.loads(line) for line in self.metrics.lines()]
+            self.display.note(line.decode(errors="replace"))
+        records: list[dict[str, Any]] = [read_line(line, self.metrics.path) for line in self.metrics.lines()]
         for record in records:
             self.display.update(record)
         return bool(events or records)
@@ -91,7 +91,7 @@ class _Tail:
         self.path = path
         self.at = path.stat().st_size if at_end and path.is_file() else 0
 
-    def lines(self) -> list[str]:
+    def lines(self) -> list[bytes]:
         """Return the new lines."""
         if not self.path.is_file():
             return []
@@ -102,4 +102,4 @@ class _Tail:
             new = file.read()
         whole = new[: new.rfind(b"\n") + 1]
         self.at += len(whole)
-        return whole.decode().splitlines()
+        return whole.splitlines()

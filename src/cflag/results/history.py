@@ -13,7 +13,7 @@ from cflag.account import Account, Counts
 from cflag.config import Config
 from cflag.diagnostics import Figure, totals
 from cflag.errors import UserError
-from cflag.results.metrics import ROUND, SPENT, read_metrics
+from cflag.results.metrics import ROUND, SPENT, chained, read_metrics
 from cflag.results.result import Result, versions
 from cflag.server import Server
 
@@ -32,6 +32,8 @@ class History:
     costs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SPENT, 0))
     clients: dict[int, str] = field(default_factory=dict)
     metrics_bytes: int = 0
+    metrics_checksum: str = ""
+    """Of the lines of the metrics so far; see `chained`."""
     peak_mb: float = 0.0
     model_sent: list[int] = field(default_factory=list)
     """The clients that have the present global model, so that it is not counted as sent again."""
@@ -67,6 +69,11 @@ class History:
             "clients": per_client,
             **spent,
         }
+
+    def count_line(self, line: bytes) -> None:
+        """Take note of a line that was added to the metrics."""
+        self.metrics_bytes += len(line)
+        self.metrics_checksum = chained(self.metrics_checksum, line)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the history for a checkpoint: tensors and JSON values."""

@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cflag.errors import UserError
+from cflag.files import WHAT_TO_DO, checksum
+
 SPENT = ("gradients_current", "gradients_memory", "bytes_up", "bytes_down", "seconds")
 """What a round cost."""
 ROUND = ("task", "round", "loss", "memory_loss", "accuracy", "accuracies", "cohort", "missing", "clients", *SPENT)
@@ -16,4 +19,20 @@ CLIENT = ("loss", "memory_loss")
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's metrics; none where no round is finished."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if not path.exists():
+        return []
+    return [read_line(line, path) for line in path.read_bytes().splitlines()]
+
+
+def read_line(line: bytes, path: Path) -> dict[str, Any]:
+    """Return what a line of the metrics says, or say that it cannot be read."""
+    try:
+        record: dict[str, Any] = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: a line of it is not JSON ({error}); {WHAT_TO_DO}") from None
+    return record
+
+
+def chained(before: str, line: bytes) -> str:
+    """Return the checksum of all lines so far, from that of the lines before: each is read once, however many come."""
+    return checksum(before.encode() + line)

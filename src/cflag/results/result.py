@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 from contextlib import suppress
@@ -14,6 +13,8 @@ from typing import Any
 from cflag import registry
 from cflag.diagnostics import Figure
 from cflag.errors import UserError
+from cflag.files import WHAT_TO_DO, read_json
+from cflag.results.digests import check_digests
 from cflag.results.metrics import read_metrics
 
 SCHEMA = 3
@@ -120,9 +121,17 @@ class Result:
     @classmethod
     def load(cls, folder: Path) -> Result:
         """Read a finished run back."""
-        raw = json.loads((folder / "result.json").read_text())
-        if raw["schema"] not in READABLE:
+        check_digests(folder)
+        raw = read_json(folder / "result.json")
+        if raw.get("schema") not in READABLE:
             raise UserError(f"{folder} was written by another version of cflag; run it again in a new folder")
+        try:
+            return cls._read(raw, folder)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{folder / 'result.json'} is damaged ({error!r}); {WHAT_TO_DO}") from None
+
+    @classmethod
+    def _read(cls, raw: dict[str, Any], folder: Path) -> Result:
         names = ("method", "seed", "matrices", "initial_accuracy", "client_matrices", "costs", "config", "versions")
         return cls(
             **{name: raw[name] for name in names},

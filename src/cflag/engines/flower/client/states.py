@@ -2,21 +2,29 @@
 
 A state is named by the position of the question that made it. A question is always answered from the newest state
 before its own position: asked twice it gets the same answer and changes the state once, and a server that goes back to
-its checkpoint finds the client as it was then.
+its checkpoint finds the client as it was then. All files carry checksums: what was damaged is refused.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from cflag.engines.flower.messages import Position
 from cflag.errors import CflagError
-from cflag.files import write_atomically, write_json
+from cflag.files import (
+    UNSEALED,
+    WHAT_TO_DO,
+    check_seal,
+    read_bytes,
+    read_json,
+    sealed,
+    write_atomically,
+    write_sealed_json,
+)
 
-_NAME = re.compile(r"client-\d+\.(\d+)-(\d+)\.safetensors")
+_NAME = re.compile(r"client-\d+\.([0-9a-f]+)\.(\d+)-(\d+)\.safetensors")
 
 
 class StateFolder:
@@ -30,12 +38,21 @@ class StateFolder:
     def config(self) -> str | None:
         """The experiment's config, if this client was ever told it."""
         path = self.folder / "config.toml"
-        return path.read_text(encoding="utf-8") if path.is_file() else None
+        if not path.is_file():
+            return None
+        content = read_bytes(path)
+        check_seal(path, content)
+        return content.partition(b"\n")[2].decode()
 
     def learn(self, config: str) -> None:
-        """Keep the experiment's config."""
-        if self.config != config:
-            write_atomically(self.folder / "config.toml", config.encode())
+        """Keep the experiment's config, below a comment with its checksum; one that was damaged is replaced."""
+        path, content = self.folder / "config.toml", sealed(f"# checksum: {UNSEALED}\n{config}".encode())
+        if not path.is_file() or path.read_bytes() != content:
+            write_atomically(path, content)
+
+    def stamp(self, position: Position) -> str:
+        """Return how a state of this experiment, made by the question at a position, is named."""
+        return f"{self.folder.name}.{stamp(position)}"
 
     def before(self, position: Position, attempt: str) -> Path | None:
         """Return the state a question at this position is answered from; None for a client that kept nothing yet.
@@ -62,19 +79,20 @@ class StateFolder:
         for _, path in older[:-1]:
             path.unlink()
         forgot = list(older[-1][0]) if len(older) > 1 else self._status().get("forgot", [-1, 0])
-        write_json(self.folder / "status.json", {**where, "attempt": attempt, "forgot": forgot})
+        write_sealed_json(self.folder / "status.json", {**where, "attempt": attempt, "forgot": forgot})
 
     def _status(self) -> dict[str, Any]:
         path = self.folder / "status.json"
-        status: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-        return status
+        return read_json(path) if path.is_file() else {}
 
     def _states(self) -> list[tuple[Position, Path]]:
         """Return the saved states, the oldest first."""
         found = []
         for path in self.folder.glob("client-*.safetensors"):
-            if match := _NAME.fullmatch(path.name):
-                found.append(((int(match[1]), int(match[2])), path))
+            match = _NAME.fullmatch(path.name)
+            if match is None or match[1] != self.folder.name:
+                raise CflagError(f"{path} is not of this experiment, {self.folder.name}; {WHAT_TO_DO}")
+            found.append(((int(match[2]), int(match[3])), path))
         return sorted(found)
 
     def _states_text(self) -> str:

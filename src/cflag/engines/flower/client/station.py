@@ -13,7 +13,7 @@ from torch import Tensor
 import cflag
 from cflag.config import Config, load_text, resolve
 from cflag.conversation import Ask
-from cflag.engines.flower.client.states import StateFolder, stamp
+from cflag.engines.flower.client.states import StateFolder
 from cflag.engines.flower.messages import Parcel, Question, Shelf
 from cflag.engines.host import Host, host_of
 from cflag.errors import CflagError
@@ -57,7 +57,7 @@ class Station:
         saved = self.states.before(question.position, attempt)
         ask = Ask.named(question.name, question.sent, self.host.method)
         (reply,) = self.host.answer([(self.number, saved)], ask, question.model, question.context)
-        list(self.host.save(self.states.folder, stamp(question.position)))
+        list(self.host.save(self.states.folder, self.states.stamp(question.position)))
         where = {"task": question.context.task + 1, "round": question.context.round + 1, "question": question.name}
         # A server that restarts has the rounds before this one in its checkpoint, but asks again what this client had
         # still to catch up on then.

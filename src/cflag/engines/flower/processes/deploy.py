@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from cflag.engines.flower.processes.fleet import Flwr, Process, flower_process, 
 from cflag.engines.flower.processes.keys import make_client_key, make_server_keys
 from cflag.engines.flower.processes.outcome import forget_outcome, how_to_resume, raise_outcome
 from cflag.errors import CflagError, InterruptedRunError, UserError
-from cflag.files import write_json
+from cflag.files import read_json, write_json, write_sealed_json
 from cflag.loggers.attach import ended_elsewhere
 from cflag.process import cores
 from cflag.results.display import Display
@@ -190,7 +189,7 @@ def _running(server: _Server) -> Iterator[None]:
 
 def _register(flwr: Flwr, keys: Path, remembers: Path | None) -> None:
     """Tell the SuperLink which keys may connect, unless its database knows them."""
-    known = json.loads(remembers.read_text()) if remembers and remembers.is_file() else {}
+    known = read_json(remembers) if remembers and remembers.is_file() else {}
     found = sorted(keys.glob("*.pub"))
     if not found:
         raise UserError(f"{keys} holds no public key of a client (*.pub); make them with 'cflag keys client' there")
@@ -199,7 +198,7 @@ def _register(flwr: Flwr, keys: Path, remembers: Path | None) -> None:
             flwr.call("supernode", "register", str(path), "cflag")
             known[path.name] = _print_of(path)
             if remembers:
-                write_json(remembers, known)
+                write_sealed_json(remembers, known)
 
 
 def _print_of(key: Path) -> str:
@@ -209,7 +208,7 @@ def _print_of(key: Path) -> str:
 def _forget_withdrawn_keys(home: Path, keys: Path) -> None:
     """A key that is gone or was replaced must not stay in the database; the run goes on from its checkpoint."""
     remembers = home / "registered.json"
-    known = json.loads(remembers.read_text()) if remembers.is_file() else {}
+    known = read_json(remembers) if remembers.is_file() else {}
     if any(not (keys / name).is_file() or _print_of(keys / name) != print_ for name, print_ in known.items()):
         for path in [remembers, *home.glob("superlink.db*")]:
             path.unlink(missing_ok=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
-from cflag.files import write_json
+from cflag.files import read_json, write_json
 from cflag.results.folder import RunFolder
 
 OUTCOME = "outcome.json"
@@ -25,10 +23,10 @@ def raise_outcome(folder: RunFolder) -> None:
     """Raise what the server process raised, if it did."""
     path = folder.path / OUTCOME
     if path.is_file():
-        outcome = json.loads(path.read_text())
+        outcome = read_json(path)
         kinds = (UserError, DivergedError, InterruptedRunError)
-        kind = next((k for k in kinds if k.exit_code == outcome["exit_code"]), CflagError)
-        raise kind(outcome["error"])
+        kind = next((k for k in kinds if k.exit_code == outcome.get("exit_code")), CflagError)
+        raise kind(outcome.get("error", f"{path} is damaged"))
 
 
 def command_of(folder: RunFolder) -> str:
