@@ -22,7 +22,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save
+from torch import Tensor
+
 from cflag import run
+from cflag.files import load_state
 
 METHODS = ("cflag", "cflag-sgd", "cflag-server", "finetune", "ewc", "nccl", "replay", "fedtrack", "agem", "derpp",
            "lwf", "icarl", "target", "joint")  # fmt: skip
@@ -143,7 +147,10 @@ def _hash(folder: Path | None) -> str:
     """Return the hash of a run's model and of its accuracy matrices."""
     assert folder is not None
     matrices = json.loads((folder / "result.json").read_text())["matrices"]
-    content = (folder / "model.safetensors").read_bytes() + json.dumps(matrices).encode()
+    state = load_state(folder / "model.safetensors")
+    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    values = {name: value for name, value in state.items() if name not in tensors}
+    content = save(tensors, metadata={"json": json.dumps(values)}) + json.dumps(matrices).encode()
     return hashlib.sha256(content).hexdigest()[:16]
 
 
