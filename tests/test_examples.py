@@ -124,16 +124,12 @@ def test_the_python_example_of_the_readme(
 
 
 @pytest.mark.slow
-def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
+def test_the_demo_shows_what_a_memory_is_for(tmp_path: Path) -> None:
     """C-FLAG ends well above fine-tuning and forgets less than half as much; without its memory step it would not."""
     cflag, finetune, forgetful = (
         run("digits", method=method, memory={"kind": kind}, eval_every=10, out=tmp_path / f"{method}-{kind}")
         for method, kind in (("cflag", "ring"), ("finetune", "ring"), ("cflag-sgd", "none"))
     )
-    said = " ".join(README.split())
-    assert f"C-FLAG ends at {100 * cflag.average_accuracy:.1f} % and has gained {-100 * cflag.forgetting:.1f} %" in said
-    ends, forgotten = 100 * finetune.average_accuracy, 100 * finetune.forgetting
-    assert f"fine-tuning ends at {ends:.1f} % and has forgotten {forgotten:.1f} %" in said
     assert cflag.average_accuracy > finetune.average_accuracy + 0.02
     assert cflag.forgetting < finetune.forgetting / 2
     assert forgetful.accuracy_matrix == finetune.accuracy_matrix  # no memory, no drift correction: FedAvg

@@ -166,6 +166,7 @@ def _cost(summary: Summary) -> Figure:
             points = sorted((cost(e) or 0.0, e.accuracy[0]) for e in entries if e.method == method and e.accuracy)
             axes.plot(*zip(*points, strict=True), marker="o", ms=4, **_look(method))
         axes.set(xscale="log", xlabel=name, ylabel="Acc (%)")
+        axes.xaxis.set_minor_formatter("")
         axes.set_title(f"{group} ({summary.scale})", fontsize=11)
     _legend(figure)
     return figure
