@@ -51,6 +51,13 @@ def test_the_rate_with_the_best_mean_over_both_zetas_is_chosen() -> None:
     assert "| EWC-FL | **80.0** | lost | **60.0** | lost |" in text
 
 
+def test_a_rate_that_lost_a_run_is_not_chosen_however_good_its_others_are() -> None:
+    weak = [row("ewc", [acc], f"cifar10-task-{zeta}", 1e-3) for zeta, acc in (("iid", 30.0), ("ζ=0.1", 10.0))]
+    good = row("ewc", [90.0], "cifar10-task-iid", 3e-3)
+    gone = replace(row("ewc", [], "cifar10-task-ζ=0.1", 3e-3), lost=[7])
+    assert chosen_rates(summary(*weak, good, gone)) == {("cifar10-task", "ewc"): 1e-3}
+
+
 def test_presets_have_the_rates_that_were_chosen() -> None:
     """What the ledger says about rates is what the runs of the tables had."""
     path = RESULTS / "small" / "rates.json"

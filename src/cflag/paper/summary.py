@@ -116,7 +116,7 @@ def _united(new: CellResult | None, old: CellResult | None) -> CellResult:
 
     def mean(a: float | None, b: float | None) -> float | None:
         known = [(v, w) for v, w in zip((a, b), weights, strict=True) if v is not None and w]
-        return sum(v * w for v, w in known) / sum(w for _, w in known) if known else None
+        return round(sum(v * w for v, w in known) / sum(w for _, w in known), 3) if known else None
 
     accuracies, forgettings = both(lambda e: e.accuracies), both(lambda e: e.forgettings)
     seeds = both(lambda e: e.seeds)
