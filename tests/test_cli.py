@@ -280,8 +280,10 @@ def test_mistakes_in_python_are_one_line_too(tmp_path: Path) -> None:
     run(source=doubled, model=net, tasks=2, clients=2, rounds=1, out=tmp_path / "run")
 
 
-def test_output_that_goes_nowhere_is_no_traceback() -> None:
-    program = f"{sys.executable} -m cflag.cli list methods"
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_goes_nowhere_is_no_traceback(unbuffered: str) -> None:
+    """Python writes at once or at its end, as the environment says: then it may find out when nobody catches it."""
+    program = f"PYTHONUNBUFFERED={unbuffered} {sys.executable} -m cflag.cli list methods"
     for target in ("| true", "> /dev/full"):
         done = subprocess.run(f"{program} {target}", shell=True, capture_output=True, text=True, check=False)
         assert "Traceback" not in done.stderr

@@ -26,11 +26,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("cflag: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
     except OSError as error:
         print(f"cflag: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
+        if error.filename is None:
+            _give_up_output()
         return 1
     return 0
+
+
+def _give_up_output() -> None:
+    """Let what is left of the output go nowhere, or Python would complain about it once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
