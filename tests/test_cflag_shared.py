@@ -16,7 +16,7 @@ from cflag.errors import UserError
 from cflag.learning.estimators import Components
 from cflag.methods.base import LocalOptions
 from cflag.methods.cflag_shared import CFlagShared, CFlagSharedSettings
-from tests.support.quadratic import Lab, Row
+from tests.support.quadratic import Lab, Row, lose_scratch
 
 
 def lab(before: list[list[Row]], now: list[list[Row]], steps: int, batch: int = 9, **own: Any) -> Lab:
@@ -41,13 +41,14 @@ def reference(exchanges: int, steps: int, beta: float, pull: float, without: str
     everything = [row for rows in PAST for row in rows]
     sizes = [len(rows) for rows in CURRENT]
     for _ in range(exchanges):
-        m = gradient(everything, x)  # over all memory samples, whoever has them
+        everybodys = gradient(everything, x)  # over all memory samples, whoever has them
         ends = []
         for rows, past in zip(CURRENT, PAST, strict=True):
             y, u, w = x.copy(), first.copy(), second.copy()
-            m = gradient(past, x) if without == "everybody" else m
+            m_0 = gradient(past, x) if without == "everybody" else everybodys
             for k in range(steps):
                 v = gradient(rows, y)
+                m = m_0 if without == "track" else m_0 + gradient(past, y) - gradient(past, x)
                 d = v + (pull + (0.0 if without == "rule" else max(0.0, -(m @ v) / (m @ m)))) * m
                 u, w = 0.9 * u + 0.1 * d, 0.999 * w + 0.001 * d * d
                 n = taken + k + 1
@@ -72,13 +73,37 @@ def test_rounds_agree_with_a_slow_reference(exchange: int, rounds: int) -> None:
 
 @pytest.mark.parametrize(
     ("without", "setting"),
-    [("everybody", {"past": "own"}), ("shared", {"moments": "fresh"}), ("rule", {"rule": "off"})],
+    [
+        ("everybody", {"past": "own"}),
+        ("track", {"track": 0}),
+        ("shared", {"moments": "fresh"}),
+        ("rule", {"rule": "off"}),
+    ],
 )
 def test_each_part_can_be_left_out(without: str, setting: dict[str, Any]) -> None:
     there = lab(PAST, CURRENT, 6, beta=0.05, pull=0.7, exchange=2, **setting)
     x = [there.round().tolist() for _ in range(2)][-1]
     assert x == pytest.approx(reference(6, 2, 0.05, 0.7, without).tolist(), rel=1e-12)
     assert x != pytest.approx(reference(6, 2, 0.05, 0.7).tolist(), rel=1e-3)
+
+
+@pytest.mark.parametrize("forgetful", [False, True])
+def test_m_is_followed_with_a_few_of_its_own_samples(forgetful: bool) -> None:
+    """One client, two steps, no rule: m is over both rows of the past, its change is seen by one of them."""
+    there = lab(PAST[1:], CURRENT[:1], 2, beta=0.05, track=1, exchange=2, rule="off")
+    if forgetful:
+        lose_scratch(there.host)
+    drawn = there.host.clients[0].memory.draw(there.host.clients[0].rng("memory 0"), 9)
+    assert drawn is not None
+    seen = next(row for row in PAST[1] if list(row) == drawn.x[0].tolist())
+    m = gradient(PAST[1], np.zeros(3))
+    d = gradient(CURRENT[0], np.zeros(3)) + m
+    y = -0.05 * d / (abs(d) + 1e-8)
+    e = gradient(CURRENT[0], y) + m + gradient([seen], y) - gradient([seen], np.zeros(3))
+    first, second = 0.09 * d + 0.1 * e, 0.000999 * d * d + 0.001 * e * e
+    expected = y - 0.05 * (first / 0.19) / (np.sqrt(second / 0.001999) + 1e-8)
+    assert there.round().tolist() == pytest.approx(expected.tolist(), rel=1e-12)
+    assert there.engine.settle().cost.memory == 2 + 1
 
 
 def test_the_first_step_by_hand() -> None:
@@ -119,10 +144,10 @@ def test_exchanges_go_on_through_the_data_and_draw_memory_anew(monkeypatch: pyte
     monkeypatch.setattr(memory, "draw", noted)
     there.round()
     assert visited == Counter(range(5))
-    assert [len(d) for d in draws] == [2, 2, 2]
-    assert len({tuple(d) for d in draws}) > 1
+    assert [len(d) for d in draws] == [2] * 5
+    assert draws[0] == draws[1] != draws[2] == draws[3] != draws[4]  # m_i, then the same to follow m with
     cost = there.engine.settle().cost
-    assert (cost.current, cost.memory) == (10, 6)
+    assert (cost.current, cost.memory) == (10, 6 + 4)  # three m_i, and two steps that follow m with both samples
 
 
 numbers = st.lists(st.integers(-8, 8).map(float), min_size=4, max_size=4)
@@ -152,7 +177,7 @@ def test_a_client_without_memory_takes_part() -> None:
 
 
 def test_refuses_settings_that_cannot_work() -> None:
-    wrongs: tuple[dict[str, Any], ...] = ({"beta": 0.0}, {"exchange": 0}, {"pull": -1.0})
+    wrongs: tuple[dict[str, Any], ...] = ({"beta": 0.0}, {"exchange": 0}, {"pull": -1.0}, {"track": -1})
     for wrong in wrongs:
         with pytest.raises(UserError, match=f"cflag-shared.{next(iter(wrong))}"):
             CFlagSharedSettings(**wrong).check("cflag-shared")
@@ -174,7 +199,8 @@ def test_secure_aggregation_would_round_the_moments_to_nothing() -> None:
         resolve({"method": "cflag-shared", "engine": "flower-sim", "secure": True, "clients": 5})
 
 
-def test_every_exchange_has_randomness_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("exchange", [1, 2])
+def test_every_exchange_has_randomness_of_its_own(exchange: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dropout draws from torch's generator, which begins anew with each question: four exchanges ask the same one."""
     drawn: list[float] = []
     plain = Components.gradient
@@ -184,6 +210,6 @@ def test_every_exchange_has_randomness_of_its_own(monkeypatch: pytest.MonkeyPatc
         return plain(self, j)
 
     monkeypatch.setattr(Components, "gradient", noted)
-    there = lab(PAST[:1], CURRENT[:1], 4, exchange=1)
+    there = lab(PAST[:1], CURRENT[:1], 4, exchange=exchange)
     there.round()
     assert len(drawn) == len(set(drawn)) == 4

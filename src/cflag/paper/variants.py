@@ -65,8 +65,6 @@ PARTS = (
     _part("average", "average case", adapt="average"),
     _part("alpha-5", "α = 5β", alpha=5e-3),
     _part("alpha-fifth", "α = β/5", alpha=2e-4),
-    _part("no-drift-interference", "no drift correction, interference rule only", drift=0.0, rules="interference"),
-    _part("no-drift-fixed", "no drift correction, fixed rates", drift=0.0, adapt="off"),
     _part("no-memory", "no memory", **{"memory.kind": "none"}),
 )
 """What each part of C-FLAG buys: the paper's own with one thing changed, at β = 1e-3."""
@@ -81,6 +79,7 @@ SHARED_PARTS = (
     _shared("own", "own memory only", past="own"),
     _shared("fresh", "fresh moments", moments="fresh"),
     _shared("own-fresh", "own memory only, fresh moments", past="own", moments="fresh"),
+    _shared("still", "m stands still between exchanges", track=0),
     _shared("no-rule", "no interference rule", rule="off"),
     _shared("pull-half", "pull = 0.5", pull=0.5),
     _shared("pull-2", "pull = 2", pull=2.0),
