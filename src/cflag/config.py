@@ -10,11 +10,8 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
-from math import isfinite
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import tomli_w
 
@@ -26,6 +23,7 @@ from cflag.memory.base import MemoryOptions
 from cflag.methods.base import LocalOptions
 from cflag.models.layers import ModelOptions
 from cflag.presets import load_preset
+from cflag.values import coerced, hints, keys, options
 
 CUSTOM = "custom"
 """The name of a source or model that was handed over in Python."""
@@ -82,7 +80,8 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
         keys = [k for k in FIRST if k] + [f.name for f in fields(self) if f.name not in FIRST]
         plain = {k: getattr(self, k) for k in keys if k not in TABLES} | {"plugins": list(self.plugins)}
         others = {name: vars(settings) for name, settings in self.other_settings.items()}
-        return {**plain, "memory": vars(self.memory), self.method: vars(self.settings), **others}
+        tables = {name: vars(getattr(self, name)) for name in OPTION_TABLES}
+        return {**plain, **tables, self.method: vars(self.settings), **others}
 
     def numbers(self) -> dict[str, Any]:
         """Return what decides a run's numbers, to tell whether a checkpoint belongs to this config."""
@@ -95,7 +94,9 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
         return tomli_w.dumps(self.to_dict())
 
 
-TABLES = ("memory", "settings", "other_settings")
+OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions}
+"""The tables that every config has, whatever its method."""
+TABLES = (*OPTION_TABLES, "settings", "other_settings")
 ELSEWHERE = ("workers", "data_dir", "log", "device", "min_clients", "deadline", "patience", "plugins")
 """Keys that change no number: they say where and how something is computed."""
 FIRST = ("method", "source", "scenario", "clients", "tasks", "rounds", "seed", "zeta", "model")
@@ -103,8 +104,6 @@ FIRST = ("method", "source", "scenario", "clients", "tasks", "rounds", "seed", "
 AT_LEAST_1 = ("tasks", "clients", "rounds", "batch", "min_samples", "eval_every", "table_bytes", "min_clients")
 AT_LEAST_0 = ("samples_per_class", "test_per_class", "image_size", "steps", "width", "workers", "seed")
 LEAST = {**dict.fromkeys(AT_LEAST_1, 1), **dict.fromkeys(AT_LEAST_0, 0)}
-KINDS: dict[Any, str] = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false",
-                         tuple[str, ...]: "a list of strings"}  # fmt: skip
 
 
 def load_file(path: Path) -> dict[str, Any]:
@@ -157,7 +156,7 @@ def _load_own(path: Path) -> dict[str, Any]:
 
 def absolute_plugins(given: Any, where: Path) -> list[str]:
     """Return plugins as absolute paths, each once; they may be given relative to a folder."""
-    files = _coerced("plugins", given, tuple[str, ...])
+    files = coerced("plugins", given, tuple[str, ...])
     return list(dict.fromkeys(str((where / Path(file).expanduser()).resolve()) for file in files))
 
 
@@ -209,19 +208,17 @@ def resolve(raw: Mapping[str, Any]) -> Config:
             tables.setdefault(_table(key), {}).update(value)
     name = str(plain.get("method", Config.method))
     method = registry.get("method", name)
-    if name in (*_keys(Config), *TABLES):
+    if name in (*_config_keys(), *TABLES):
         raise UserError(f"a method cannot be named '{name}': that is a key of the config")
     for table in tables:
-        if table != "memory" and table not in registry.names("method"):
-            raise unknown("table", table, ["memory", *registry.names("method")])
+        if table not in (*OPTION_TABLES, *registry.names("method")):
+            raise unknown("table", table, [*OPTION_TABLES, *registry.names("method")])
     _refuse_unknown(plain, name, method.Settings)
-    values = {k: _coerced(k, v, _hints(Config)[k]) for k, v in plain.items()}
-    memory = _options(MemoryOptions, tables.get("memory", {}), "memory")
-    settings = _options(method.Settings, tables.get(name, {}), name)
-    others = {
-        t: _options(registry.get("method", t).Settings, v, t) for t, v in tables.items() if t not in ("memory", name)
-    }
-    config = Config(**values, memory=memory, settings=settings, other_settings=others)
+    values = {k: coerced(k, v, hints(Config)[k]) for k, v in plain.items()}
+    common = {table: options(cls, tables.pop(table, {}), table) for table, cls in OPTION_TABLES.items()}
+    settings = options(method.Settings, tables.pop(name, {}), name)
+    others = {other: options(registry.get("method", other).Settings, v, other) for other, v in tables.items()}
+    config = Config(**values, **common, settings=settings, other_settings=others)
     _check(config)
     return config
 
@@ -232,60 +229,22 @@ def _table(name: str) -> str:
     return dashed if dashed in registry.names("method") and name not in registry.names("method") else name
 
 
-@cache
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    return get_type_hints(cls)
-
-
-def _keys(cls: type[Any]) -> list[str]:
-    return [f.name for f in fields(cls) if f.name not in TABLES]
+def _config_keys() -> list[str]:
+    return [name for name in keys(Config) if name not in TABLES]
 
 
 def _refuse_unknown(plain: Mapping[str, Any], method: str, settings: type[Any]) -> None:
     """Suggest the closest key, also one inside a table: `beta` is `cflag.beta`."""
-    dotted = [f"{method}.{k}" for k in _keys(settings)] + [f"memory.{k}" for k in _keys(MemoryOptions)]
+    tables = {method: settings, **OPTION_TABLES}
+    dotted = [f"{table}.{k}" for table, cls in tables.items() for k in keys(cls)]
     for key in plain:
-        if key in _keys(Config):
+        if key in _config_keys():
             continue
         inner = [d for d in dotted if difflib.get_close_matches(key, [d.partition(".")[2]], cutoff=0.8)]
-        outer = difflib.get_close_matches(key, _keys(Config), n=1, cutoff=0.8)
+        outer = difflib.get_close_matches(key, _config_keys(), n=1, cutoff=0.8)
         if outer or inner:
             raise UserError(f"unknown key '{key}'; did you mean '{(outer or inner)[0]}'?")
-        raise unknown("key", key, [*_keys(Config), *dotted])
-
-
-def _options(cls: type[Any], table: Mapping[str, Any], name: str) -> Any:
-    for key in table:
-        if key not in _keys(cls):
-            raise unknown("key", f"{name}.{key}", [f"{name}.{k}" for k in _keys(cls)])
-    hints = _hints(cls)  # type: ignore[arg-type]  # mypy does not take a class for hashable
-    options = cls(**{k: _coerced(f"{name}.{k}", v, hints[k]) for k, v in table.items()})
-    if hasattr(options, "check"):
-        options.check(name)
-    return options
-
-
-def _coerced(key: str, value: Any, hint: Any) -> Any:
-    """Return a value as the type its field has, or say what it should have been."""
-    choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    words: list[str] = []
-    for choice in choices:
-        if choice == tuple[str, ...]:
-            if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-                return tuple(value)
-        elif get_origin(choice) is Literal:
-            words += get_args(choice)
-            if value in get_args(choice):
-                return value
-        elif choice is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            if isfinite(value):
-                return float(value)
-        elif type(value) is choice:
-            return value
-    wanted = [KINDS.get(c, str(c)) for c in choices if get_origin(c) is not Literal] + [f"'{w}'" for w in words]
-    close = difflib.get_close_matches(str(value), words, n=1)
-    hint_text = f" (did you mean '{close[0]}'?)" if close else ""
-    raise UserError(f"{key} = {value!r} must be {' or '.join(wanted)}{hint_text}")
+        raise unknown("key", key, [*_config_keys(), *dotted])
 
 
 def _check(config: Config) -> None:

@@ -57,7 +57,7 @@ ROOMS = Layers(
     "cflag",
     (
         ("errors", "process", "rng"),
-        ("files", "stopping", "registry", "diagnostics"),
+        ("files", "stopping", "registry", "diagnostics", "values"),
         ("data", "models", "conversation"),
         ("memory", "learning"),
         ("client", "server", "account"),
