@@ -19,7 +19,8 @@ from cflag.theory.convergence import rate_bound
 from cflag.theory.counterexamples import COUNTER_EXAMPLES, CounterExample
 from cflag.theory.problems import Problem, check_name, make_problem
 from cflag.theory.round import Trajectory, square
-from cflag.theory.statements import STATEMENTS, StatementResult, judge, total
+from cflag.theory.shared import follow_shared, shared_plans
+from cflag.theory.statements import SHARED_STATEMENTS, STATEMENTS, StatementResult, judge, total
 from cflag.theory.trajectory import Plan, follow
 
 STEPS = 5
@@ -124,7 +125,11 @@ def investigate(
             tuple(rate_bound(seen) for seen in diminishing),
         )
         known = [seen for label, seen in runs.items() if label != "auto"]
-        results = tuple(judge(statement, [*known, *diminishing]) for statement in STATEMENTS)
+        exchanges = [follow_shared(problem, plan) for plan in shared_plans(rounds, seed)]
+        results = (
+            *(judge(statement, [*known, *diminishing]) for statement in STATEMENTS),
+            *(judge(statement, exchanges) for statement in SHARED_STATEMENTS),
+        )
         with_estimate = tuple(judge(statement, [runs["auto"]]) for statement in STATEMENTS)
     return Investigation(problem, runs, rates, results, with_estimate)
 

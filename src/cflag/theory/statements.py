@@ -1,7 +1,8 @@
 """The paper's statements, each as a function of a trajectory: left side, right side, and whether it is claimed there.
 
 Where a printed statement is false, the corrected one is listed here; `counterexamples.py` shows why. Lemmas and
-theorems have the paper's numbers; "S." marks statements of its supplement without a number in the main text.
+theorems have the paper's numbers; "S." marks statements of its supplement without a number in the main text. Those
+about C-FLAG-Shared are ours.
 """
 
 from __future__ import annotations
@@ -9,23 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite, nan
+from typing import Any, Generic, TypeVar
 
-from cflag.theory import algorithm, convergence
+from cflag.theory import algorithm, convergence, shared
 from cflag.theory.checks import Check, Checks, always, by_clients, drift_holds, error_holds, growth_holds, lemma1_holds
 from cflag.theory.round import Round, Trajectory
 
+T = TypeVar("T")
+"""What a statement is checked on."""
+
 
 @dataclass(frozen=True)
-class Statement:
-    """A statement of the paper, or its correction."""
+class Statement(Generic[T]):
+    """A statement about what happened in a run: the paper's, its correction, or ours about a variant."""
 
     name: str
     claim: str
     assumes: str
     """What must hold; † stands for rates that do not adapt."""
-    check: Callable[[Trajectory], Checks]
+    check: Callable[[T], Checks]
 
-    def __reduce__(self) -> tuple[Callable[[str], Statement], tuple[str]]:
+    def __reduce__(self) -> tuple[Callable[[str], Statement[Any]], tuple[str]]:
         """Pickle by name, since the check itself cannot be pickled."""
         return statement_named, (self.name,)
 
@@ -39,7 +44,7 @@ def _rounds(met: Callable[[Round], bool], sides: Callable[[Round], Check]) -> Ca
     return check
 
 
-STATEMENTS = (
+STATEMENTS: tuple[Statement[Trajectory], ...] = (
     Statement("Eq. (4), local step", "x_{k+1} = x_k − β (∇g − ∇g_i + v_k)", "none",
               _rounds(always, algorithm.local_step)),
     Statement("Eq. (5), first v", "v_{i,0} = ∇g_i(x_t)", "none", _rounds(always, algorithm.start_gradient)),
@@ -93,16 +98,20 @@ STATEMENTS = (
 )  # fmt: skip
 
 
-def statement_named(name: str) -> Statement:
+SHARED_STATEMENTS = tuple(Statement(name, *about) for name, about in shared.SIDES.items())
+
+
+def statement_named(name: str) -> Statement[Any]:
     """Return a statement by its name."""
-    return next(statement for statement in STATEMENTS if statement.name == name)
+    both: tuple[Statement[Any], ...] = (*STATEMENTS, *SHARED_STATEMENTS)
+    return next(statement for statement in both if statement.name == name)
 
 
 @dataclass(frozen=True)
 class StatementResult:
     """How a statement fared over some trajectories."""
 
-    statement: Statement
+    statement: Statement[Any]
     instances: int
     checked: int
     worst: float
@@ -115,7 +124,7 @@ class StatementResult:
         return "FAILS" if self.failures else "holds" if self.checked else "not met"
 
 
-def judge(statement: Statement, trajectories: list[Trajectory]) -> StatementResult:
+def judge(statement: Statement[T], trajectories: list[T]) -> StatementResult:
     """Check a statement wherever it is claimed."""
     checks = [check for seen in trajectories for check in statement.check(seen)]
     met = [check for check in checks if check is not None]
