@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -402,3 +403,24 @@ def test_an_engine_that_cannot_carry_the_run_is_refused_before_anything_is_writt
     with pytest.raises(UserError, match="runs on this machine"):
         Experiment(load_config("digits", engine=engine)).run(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_task_can_end_with_the_average_of_its_last_models() -> None:
+    """Half of four rounds: the mean of the models after the third and the fourth."""
+    config = load_config("digits", **{**QUICK, "rounds": 4, "average_tail": 0.5})
+    session, plain = Experiment(config).session(), Experiment(replace(config, average_tail=0.0)).session()
+    models = []
+    for done in range(4):
+        session.play(done)
+        plain.play(done)
+        models.append(plain.server.params.clone())
+    torch.testing.assert_close(session.server.params, (models[2] + models[3]) / 2)
+    assert session.server.tail == {}
+    session.play(4)
+    assert not torch.equal(session.server.params, (models[2] + models[3]) / 2)  # the next task goes on from there
+
+
+def test_a_tail_is_a_part_of_the_rounds() -> None:
+    for wrong in (-0.1, 1.5):
+        with pytest.raises(UserError, match="average_tail"):
+            load_config("digits", average_tail=wrong)

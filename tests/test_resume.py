@@ -30,7 +30,8 @@ from tests.support.quick import QUICK, same, without_times
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
-SETTINGS = {**QUICK, "tasks": 3, "rounds": 3, "zeta": 1.0, "cflag": {"estimator": "iag", "rules": "both", "drift": 1.0}}
+SETTINGS = {**QUICK, "tasks": 3, "rounds": 3, "average_tail": 0.67, "zeta": 1.0,
+            "cflag": {"estimator": "iag", "rules": "both", "drift": 1.0}}  # fmt: skip
 FLAGS = [f"--set={k}={v}" for k, v in SETTINGS.items() if k != "cflag"]
 FLAGS += ["--set=cflag.estimator=iag", "--set=cflag.rules=both", "--set=cflag.drift=1.0"]
 

@@ -28,6 +28,7 @@ def save_checkpoint(
     history.model_sent = engine.model_sent(server)
     history.peak_mb = max(history.peak_mb, engine.peak_mb())
     state = {f"state.{name}": value for name, value in server.state.items()}
+    state |= {f"tail.{name}": value for name, value in server.tail.items()}
     state |= {f"engine.{name}": value for name, value in engine.kept().items()}
     model = {"params": server.params, "buffers": server.buffers}
     about = {"format": FORMAT, "run": folder.name, "config": config.numbers()}
@@ -48,8 +49,9 @@ def restore_checkpoint(folder: RunFolder, config: Config, session: Session) -> H
     engine, server = session.engine, session.server
     server.params.copy_(saved.pop("params"))
     server.buffers.copy_(saved.pop("buffers"))
-    for name, value in _taken(saved, "state.").items():
-        server.state[name] = value.to(server.params.device) if isinstance(value, torch.Tensor) else value
+    for kept, prefix in ((server.state, "state."), (server.tail, "tail.")):
+        for name, value in _taken(saved, prefix).items():
+            kept[name] = value.to(server.params.device) if isinstance(value, torch.Tensor) else value
     engine.take_back(_taken(saved, "engine."))
     history = History.from_dict(saved)
     engine.restore(folder.checkpoints, history.clients)

@@ -114,8 +114,8 @@ class Experiment:
 
     def session(self, engine: Engine | None = None) -> Session:
         """Return a fresh session, by default on an engine in this process alone."""
-        size = self.config.cohort_size()
-        return Session(self.method, engine or LocalEngine(self.host(), workers=1), self.server(), size)
+        size, tail = self.config.cohort_size(), round(self.config.average_tail * self.config.rounds)
+        return Session(self.method, engine or LocalEngine(self.host(), workers=1), self.server(), size, tail)
 
     def host(self) -> Host:
         """Return the clients, not yet begun."""

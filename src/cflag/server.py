@@ -36,11 +36,25 @@ class Server:
     round: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
+    tail: dict[str, Any] = field(default_factory=dict)
+    """The mean of a task's last models so far, where `average_tail` asks for it."""
     logs: dict[str, Any] = field(default_factory=dict)
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return the server's random stream for a purpose in this round."""
         return torch.Generator().manual_seed(torch_seed(self.seed, purpose, self.task, self.round))
+
+    def add_to_tail(self) -> None:
+        """Take the global model into the mean of the task's last models (Polyak and Ruppert)."""
+        count = self.tail["count"] = self.tail.get("count", 0) + 1
+        for name, now in (("params", self.params), ("buffers", self.buffers)):
+            self.tail[name] = self.tail[name].lerp(now, 1 / count) if count > 1 else now.clone()
+
+    def take_tail(self) -> None:
+        """Let the mean of the task's last models, if one was kept, take the global model's place."""
+        if self.tail:
+            self.params, self.buffers = self.tail["params"], self.tail["buffers"]
+            self.tail = {}
 
     def log(self, **values: float | str) -> None:
         """Note something about this round for the metrics."""

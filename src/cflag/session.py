@@ -15,12 +15,16 @@ from cflag.server import Server
 class Session:
     """Goes through tasks and rounds: begin_task → round, round, ... → end_task."""
 
-    def __init__(self, method: Method, engine: Engine, server: Server, cohort_size: int | None = None) -> None:
+    def __init__(
+        self, method: Method, engine: Engine, server: Server, cohort_size: int | None = None, tail: int = 0
+    ) -> None:
         self.method = method
         self.engine = engine
         self.server = server
         self.cohort_size = cohort_size
         """How many clients take part in a round, drawn anew for each; None means all."""
+        self.tail = tail
+        """How many of a task's last rounds have their models averaged at its end."""
 
     def play(self, done: int) -> None:
         """Play the round after `done` finished ones, with what comes before a task's first and after its last round."""
@@ -28,7 +32,10 @@ class Session:
         if self.server.round == 0:
             self.begin_task()
         self.round()
+        if self.server.round >= self.server.rounds - self.tail:
+            self.server.add_to_tail()
         if self.is_last_round:
+            self.server.take_tail()
             self.end_task()
 
     def enter(self, task: int, round_: int = 0) -> None:

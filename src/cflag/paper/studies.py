@@ -11,6 +11,8 @@ RATES = (3e-4, 1e-3, 3e-3)
 RATES_SEED, RATES_ROUNDS = 7, 4
 """A seed outside of every table, and fewer rounds than any has."""
 MORE_ROWS = ("cflag-sgd", "cflag-shared", "agem", "derpp", "joint")
+TAIL_ROWS = ("replay-tail", "cflag-shared-tail")
+"""The leaders with the average of a task's last models, where there are enough of them."""
 """Rows of ours that the paper does not have."""
 ALL_ROWS = tuple(dict.fromkeys((*TASK_ROWS, *CLASS_ROWS, *MORE_ROWS)))
 AT = ("small",)
@@ -43,8 +45,9 @@ def _parts() -> tuple[Cell, ...]:
 
 def _cost(budget: Budget) -> tuple[Cell, ...]:
     """All methods for the same gradients, rounds or bytes; ten rounds of replay are the largest budget."""
+    rows = {rounds: (*ALL_ROWS, *(TAIL_ROWS if rounds >= 10 else ())) for rounds in BUDGETS[budget]}
     return tuple(
-        Cell(_ends("cifar10", zeta), "cifar10", {"zeta": zeta, "rounds": rounds}, ALL_ROWS, at=rounds,
+        Cell(_ends("cifar10", zeta), "cifar10", {"zeta": zeta, "rounds": rounds}, rows[rounds], at=rounds,
              budget=budget)
         for zeta in (IID, 0.3, NON_IID)
         for rounds in BUDGETS[budget]

@@ -39,10 +39,13 @@ CFLAG_VARIANTS = (
 BASELINES = {"finetune": "Fine-FL", "ewc": "EWC-FL", "nccl": "NCCL-FL", "replay": "Erg-FL", "fedtrack": "FedTrack",
              "lwf": "LwF-FL", "icarl": "iCaRL-FL", "target": "TARGET"}  # fmt: skip
 """What the paper calls our other methods."""
+TAIL = (("average_tail", 0.25),)
 OTHERS = (
     *(Variant(name, label, name, name, rates=("beta",) if name == "fedtrack" else ("lr",))
       for name, label in BASELINES.items()),
     Variant("cflag-shared", "C-FLAG-Shared", "cflag-shared", None, rates=("beta",)),
+    Variant("replay-tail", "Erg-FL, last quarter averaged", "replay", None, TAIL),
+    Variant("cflag-shared-tail", "C-FLAG-Shared, last quarter averaged", "cflag-shared", None, TAIL, rates=("beta",)),
     Variant("agem", "A-GEM-FL", "agem", None),
     Variant("derpp", "DER++-FL", "derpp", None),
     Variant("joint", "joint training", "joint", None),
