@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cflag.commands import experiments, fleet, inspect, paper
+from cflag.commands import experiments, fleet, inspect, memory, paper
 from cflag.errors import CflagError
 from cflag.registry import load_plugins
 
@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     paper.add_reproduce(commands)
     paper.add_ledger(commands)
     inspect.add_watch_and_report(commands)
+    memory.add_memory(commands)
     paper.add_theory(commands)
     inspect.add_lists(commands)
     _add_plugin_option(parser)
