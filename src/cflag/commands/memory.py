@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cflag.commands.common import add_state_key
 from cflag.errors import UserError
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     from cflag.commands.common import Commands
     from cflag.memory.erase import Erased
 
+AUDIT_KEY = "CFLAG_AUDIT_KEY"
+"""The environment variable that names the key of audit logs."""
 WARNING = "the model has not unlearned it: what it learned from these samples stays in its parameters"
 
 
@@ -40,13 +46,43 @@ def add_memory(commands: Commands) -> None:
     expiring = _command(memory, "expire", "take out what is kept for too long", _expire)
     expiring.add_argument("--rounds", type=int, default=0, metavar="N", help="kept for N rounds or more")
     expiring.add_argument("--days", type=float, default=0.0, metavar="N", help="kept for N days or more")
+    for parser in (forgetting, expiring):
+        about = f"signs the audit log; made if missing (default: ${AUDIT_KEY}, or DIR/audit.key)"
+        parser.add_argument("--audit-key", type=Path, metavar="FILE", help=about)
+
+    key = memory.add_parser("key", help="make a key that encrypts clients' states")
+    key.add_argument("file", type=Path, metavar="FILE")
+    key.set_defaults(command=_key)
+    _command(memory, "encrypt", "encrypt states that were written without a key", _encrypt)
+
+    auditing = _command(memory, "audit", "check the log of what was taken out, and that it is still out", _audit)
+    auditing.add_argument("--public-key", default="", metavar="KEY", help="the key that must have signed it")
+    auditing.add_argument("--receipt", action="append", default=[], metavar="HASH", help="a line that must be in it")
+    auditing.add_argument("--json", action="store_true", help="the lines as JSON")
 
 
 def _command(memory: Commands, name: str, about: str, command: Any) -> argparse.ArgumentParser:
     parser = memory.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
     parser.add_argument("folder", type=Path, metavar="DIR", help="a run folder, or a client's --state folder")
+    add_state_key(parser)
     parser.set_defaults(command=command)
     return parser
+
+
+def _key(args: argparse.Namespace) -> None:
+    from cflag.cipher import make_key
+
+    make_key(args.file)
+    print(f"{args.file}: keep a copy elsewhere; without it, what it encrypts is lost")
+
+
+def _encrypt(args: argparse.Namespace) -> None:
+    from cflag.cipher import HOW, VARIABLE
+    from cflag.memory.erase import rewrite_all
+
+    if not os.environ.get(VARIABLE):
+        raise UserError(f"encrypt with what? {HOW}")
+    print(f"{rewrite_all(args.folder, _waiting)} files are encrypted")
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -85,8 +121,10 @@ def _forget(args: argparse.Namespace) -> None:
     request = Request(tuple(args.subject), tuple(named))
     if not request.subjects and not request.samples:
         raise UserError("say what to forget: --subject S, --sample HASH or --sample-file FILE")
+    key = _audit_key(args)  # before anything is changed: what cannot be signed is not done
     erased = forget(args.folder, request, _waiting)
     _tell("forgotten", erased)
+    _sign(args.folder, key, {"act": "forget", "asked": request.hashed(), "deleted": erased.to_dict()})
     if erased.nameless:
         print(f"kept: {len(erased.nameless)} samples of which nobody knows whose they are")
     print(f"note: {WARNING}")
@@ -97,7 +135,44 @@ def _expire(args: argparse.Namespace) -> None:
 
     if args.rounds < 0 or args.days < 0:
         raise UserError("--rounds and --days must be positive")
-    _tell("expired", expire(args.folder, (args.rounds, args.days), _waiting))
+    key = _audit_key(args)
+    erased = expire(args.folder, (args.rounds, args.days), _waiting)
+    _tell("expired", erased)
+    limits = {"rounds": args.rounds, "days": args.days}
+    _sign(args.folder, key, {"act": "expire", "asked": limits, "deleted": erased.to_dict()})
+
+
+def _audit(args: argparse.Namespace) -> None:
+    from cflag.files import strict_json
+    from cflag.memory.audit import AuditLog
+    from cflag.memory.erase import broken_promises
+
+    lines = AuditLog(args.folder).verify(args.public_key, tuple(args.receipt))
+    if args.json:
+        print(strict_json({"lines": lines}, indent=1))
+    for line in [] if args.json else lines:
+        deleted = line["deleted"]
+        print(f"{line['number']:>4}  {line['when']}  {line['act']}: {len(deleted['samples'])} samples in "
+              f"{len(deleted['files'])} files")  # fmt: skip
+    if broken := broken_promises(args.folder, [line["asked"] for line in lines if line["act"] == "forget"]):
+        raise UserError(f"{args.folder}: {broken}; repeat 'cflag memory forget'")
+    if lines and not args.json:
+        print(f"{len(lines)} lines, each signed by {lines[0]['key']}; nothing that was forgotten is held")
+    elif not args.json:
+        print(f"{args.folder}: nothing was ever taken out: there is no audit log")
+
+
+def _audit_key(args: argparse.Namespace) -> Ed25519PrivateKey:
+    from cflag.memory.audit import KEY, load_key
+
+    own = os.environ.get(AUDIT_KEY)
+    return load_key(args.audit_key or (Path(own).expanduser() if own else args.folder / KEY))
+
+
+def _sign(folder: Path, key: Ed25519PrivateKey, what: dict[str, Any]) -> None:
+    from cflag.memory.audit import LOG, AuditLog
+
+    print(f"signed in {folder / LOG}; receipt {AuditLog(folder).append(key, what)}")
 
 
 def _tell(what: str, erased: Erased) -> None:

@@ -19,7 +19,7 @@ from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
 from cflag.data.source import Source
 from cflag.errors import UserError
-from cflag.files import WHAT_TO_DO, load_state, save_states
+from cflag.files import WHAT_TO_DO, load_client_state, save_states
 from cflag.learning.gradient_table import Workspace
 from cflag.learning.learner import Learner, Loss
 from cflag.memory.base import Memory, MemoryOptions
@@ -185,7 +185,7 @@ class Host:
         """Load a client's state; refuse another client's, which a state folder may have been given by mistake."""
         if not saved.name.startswith(_prefix(number)):
             raise UserError(f"{saved} is not client {number}'s state, but another client's; {WHAT_TO_DO}")
-        return load_state(saved)
+        return load_client_state(saved)
 
     @staticmethod
     def _state(client: Client) -> dict[str, Any]:

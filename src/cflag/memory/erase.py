@@ -162,3 +162,28 @@ def find_sample(folder: Path, given: str) -> str:
         why = "no sample" if not found else f"{len(found)} samples"
         raise UserError(f"--sample {given}: {why} in {folder} begins so; give all 64 digits")
     return found.pop()
+
+
+def broken_promises(folder: Path, asked: Sequence[dict[str, list[str]]]) -> str:
+    """Return what is wrong where something that was forgotten is held, or could be taken again; nothing otherwise."""
+    samples, subjects = ({known for request in asked for known in request[kind]} for kind in ("samples", "subjects"))
+    for home in homes(folder):
+        forgotten = Forgotten(home)
+        if not (samples <= forgotten.samples and subjects <= forgotten.subjects):
+            return f"{forgotten.path} lacks what the audit log says was forgotten"
+        for _, holding in _read(home):
+            if any(bool(forgotten.covers(part).any()) for _, part in holding.parts()):
+                return f"{holding.path} holds a sample that was forgotten"
+    return ""
+
+
+def rewrite_all(folder: Path, waiting: Callable[[Path], None]) -> int:
+    """Write every state again, as states are written now; return how many there are."""
+    written = 0
+    for home in homes(folder):
+        with let_in(home, waiting):
+            for _, holding in _read(home):
+                holding.write()
+                written += 1
+            _remove_leftovers(folder, home, Erased())
+    return written

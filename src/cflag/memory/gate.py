@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NAME = ".gate"
-_GATE, _TURN = 0, 1
-"""Bytes of the file: the gate itself, and whose turn it is, or one who comes again at once would always be first."""
+_GATE, _TURN, _LOG = 0, 1, 2
+"""Bytes of the file: the gate itself; whose turn it is, or one who comes again at once would always be first; and the
+audit log, which one writes at a time."""
 
 
 @contextmanager
@@ -38,4 +39,12 @@ def let_in(home: Path, waiting: Callable[[Path], None]) -> Iterator[None]:
             waiting(home)
             fcntl.lockf(file, fcntl.LOCK_EX, 1, _TURN)
             fcntl.lockf(file, fcntl.LOCK_EX, 1, _GATE)
+        yield
+
+
+@contextmanager
+def log_alone(folder: Path) -> Iterator[None]:
+    """Write the audit log of a folder while nobody else does."""
+    with open(folder / NAME, "a") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, _LOG)
         yield
