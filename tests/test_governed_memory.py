@@ -228,7 +228,7 @@ def _work_in_turns(home: Path, rounds: int) -> None:
 
 
 def test_the_gate_lets_others_in_between_two_rounds_and_never_within_one(tmp_path: Path) -> None:
-    """Without turns, a process that comes back at once would keep others out for ever."""
+    """Another process works in rounds; whoever gets in finds its state whole for as long as it stays."""
     (tmp_path / "state").write_text("half")
     worker = get_context("fork").Process(target=_work_in_turns, args=(tmp_path, 200))
     worker.start()

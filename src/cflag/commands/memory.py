@@ -93,7 +93,7 @@ def _list(args: argparse.Namespace) -> None:
     if args.json:
         print(strict_json({"stores": [store.to_dict() for store in held]}, indent=1))
         return
-    for store in held:
+    for store in [store for store in held if store.holdings] or held[:1]:
         print(list_table(store))
 
 

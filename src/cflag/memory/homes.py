@@ -101,7 +101,7 @@ def homes(folder: Path) -> list[Path]:
         raise UserError(f"{folder}: there is no such folder")
     if (folder / "config.toml").is_file():
         inner = [path for name in ("deployment", "simulation") for path in sorted((folder / name).glob("client-*"))]
-        return [folder, *inner]
+        return [folder, *(path for path in inner if path.is_dir())]
     if _experiments(folder) or (folder / ".lock").exists():
         return [folder]
     runs = sorted(path.parent for path in folder.glob("*/config.toml"))
