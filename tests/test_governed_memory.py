@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -432,3 +434,88 @@ def test_whose_a_sample_is_survives_memories_that_do_not_know(tmp_path: Path) ->
     assert joined.subject.tolist() == [-1, -1, 7]
     assert old.bytes_each() == new.bytes_each() == 3 * 4 + 8 + 8
     assert Samples.cat([old, old]).subject is None
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["forget", "{run}"], "say what to forget"),
+        (["forget", "{run}", "--subject", "-1"], "nobody knows whose"),
+        (["forget", "{run}", "--sample", "xyz"], "a hash is up to 64 digits"),
+        (["forget", "{run}", "--sample", "abcdef012345"], "no sample"),
+        (["forget", "{run}", "--sample-file", "{run}/config.toml"], "neither one sample"),
+        (["forget", "{run}", "--sample-file", "{run}/none.npy"], "no such file"),
+        (["list", "{run}/none"], "no such folder"),
+        (["list", "{run}/checkpoint"], "holds no memory"),
+        (["forget", "{run}/../server", "--subject", "3"], "memories are at its clients"),
+        (["forget", "{run}/../0123456789abcdef", "--subject", "3"], "give the client's --state folder"),
+        (["forget", "{run}/../digits", "--subject", "3"], "do not say whose"),
+        (["forget", "{run}/../damaged", "--subject", "3"], "is damaged"),
+    ],
+)
+def test_a_request_that_would_do_nothing_is_refused_in_one_line(
+    words: list[str], why: str, requests: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["memory", *(word.replace("{run}", str(requests / "run")) for word in words)]) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert said.count("\n") == 1
+    assert not list(requests.rglob("forgotten.json"))
+    assert not list(requests.rglob("audit.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def requests(people: People, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of people, one of nobody, one with a damaged state; a server's, and a client's experiment."""
+    folder = tmp_path_factory.mktemp("requests")
+    damaged = Path(shutil.copytree(stopped(people, folder / "run"), folder / "damaged"))
+    path = next((damaged / "checkpoint").glob("client-00001*"))
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(2, patch)
+        with pytest.raises(Crash):
+            run("digits", out=folder / "digits", rounds=2, tasks=2, width=8, clients=2, workers=1, samples_per_class=20)
+    for name, text in (("server", 'engine = "flower"\nrounds = 2\n'), ("0123456789abcdef", "rounds = 2\n")):
+        (folder / name).mkdir()
+        (folder / name / "config.toml").write_text(text)
+    return folder
+
+
+def test_tables_fit_a_terminal(people: People, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = stopped(people, tmp_path / "run")
+    for command in ("list", "show"):
+        capsys.readouterr()
+        cflag(command, out)
+        lines = capsys.readouterr().out.splitlines()
+        assert all(len(line) <= 80 for line in lines if str(tmp_path) not in line)
+    assert lines[-1] == "... and 80 more; see them with --all"
+    held = answer(capsys, "list", out)["stores"][0]
+    assert held["all"]["samples"] == 120
+    assert held["all"]["subjects"] == 8
+    assert held["all"]["oldest_rounds"] == 1
+    assert held["all"]["bytes"] == 120 * (36 + 3 * 8)
+    assert [row["classes"] for row in held["clients"]] == [{"0": 30, "1": 30}] * 2
+
+
+@pytest.mark.slow
+def test_a_person_leaves_a_run_of_real_processes_while_it_goes_on(people: People, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(1, patch)
+        with pytest.raises(Crash):
+            run(None, out=out, **people.settings(rounds=60, workers=2))
+    process = subprocess.Popen([sys.executable, "-m", "cflag.cli", "run", "--quiet", "--resume", str(out)])
+    try:
+        while not found(out / "checkpoint", people.of(3, 0)):
+            assert process.poll() is None
+            time.sleep(0.05)
+        cflag("forget", out, "--subject", 3)
+        assert not found(out, people.of(3, 0))
+        assert process.poll() is None, "it ended before the request: nothing was tried"
+        assert process.wait(240) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert not found(out, people.of(3, 0) + people.of(3, 1))
+    assert found(out, people.of(5, 1))
+    cflag("audit", out)

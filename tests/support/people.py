@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,9 @@ class People:
 
 
 def found(folder: Path, needles: list[bytes]) -> set[tuple[str, int]]:
-    """Return in which files of a folder some bytes are, and which: file and number."""
-    contents = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    """Return in which files of a folder some bytes are, and which: file and number. A run may be at work there."""
+    contents = {}
+    for path in sorted(folder.rglob("*")):
+        with suppress(FileNotFoundError, IsADirectoryError):
+            contents[str(path.relative_to(folder))] = path.read_bytes()
     return {(name, k) for name, text in contents.items() for k, needle in enumerate(needles) if needle in text}

@@ -114,6 +114,7 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _forget(args: argparse.Namespace) -> None:
+    from cflag.data.samples import NOBODY
     from cflag.memory.erase import Request, find_sample, forget
 
     named = [find_sample(args.folder, _digits(given)) for given in args.sample]
@@ -121,6 +122,8 @@ def _forget(args: argparse.Namespace) -> None:
     request = Request(tuple(args.subject), tuple(named))
     if not request.subjects and not request.samples:
         raise UserError("say what to forget: --subject S, --sample HASH or --sample-file FILE")
+    if NOBODY in request.subjects:
+        raise UserError(f"--subject {NOBODY} stands for samples of which nobody knows whose they are")
     key = _audit_key(args)  # before anything is changed: what cannot be signed is not done
     erased = forget(args.folder, request, _waiting)
     _tell("forgotten", erased)

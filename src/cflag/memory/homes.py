@@ -100,14 +100,24 @@ def homes(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder")
     if (folder / "config.toml").is_file():
-        inner = [path for name in ("deployment", "simulation") for path in sorted((folder / name).glob("client-*"))]
-        return [folder, *(path for path in inner if path.is_dir())]
+        return _homes_of_run(folder)
     if _experiments(folder) or (folder / ".lock").exists():
         return [folder]
     runs = sorted(path.parent for path in folder.glob("*/config.toml"))
     if not runs:
         raise UserError(f"{folder} holds no memory: it is neither a run folder nor the --state folder of a client")
     return [home for run in runs for home in homes(run)]
+
+
+def _homes_of_run(folder: Path) -> list[Path]:
+    """Return a run folder and those of the clients in it; refuse what would be searched in vain."""
+    if _EXPERIMENT.fullmatch(folder.name) and not (folder / "checkpoint").is_dir():
+        raise UserError(f"{folder} is one experiment of a client; give the client's --state folder, {folder.parent}")
+    inner = [path for name in ("deployment", "simulation") for path in sorted((folder / name).glob("client-*"))]
+    clients = [path for path in inner if path.is_dir()]
+    if not clients and stores(folder)[0].config.get("engine") == "flower":
+        raise UserError(f"{folder} is a server's: memories are at its clients; do it there, with their --state folders")
+    return [folder, *clients]
 
 
 def stores(home: Path) -> list[Store]:
