@@ -269,14 +269,14 @@ def _data_lost(fleet: Deployment, plain: Path) -> str:
 
 
 def same_state(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two saved states agree in every value and every element of every tensor."""
+    """Return whether two saved states agree in all but the day: every value and every element of every tensor."""
 
     def same(a: Any, b: Any) -> bool:
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             return a.dtype == b.dtype and torch.equal(a, b)
         return bool(a == b)
 
-    return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one if key != "dates")
 
 
 def main() -> int:

@@ -206,7 +206,7 @@ def test_a_client_that_missed_a_task_change_catches_up(tmp_path: Path) -> None:
     other.run()
     whole = load_state(max(other.nodes[1].state.glob("*/client-*.safetensors")))
     assert memory["memory.task"].unique().tolist() == [0, 1]
-    assert all(torch.equal(torch.as_tensor(memory[k]), torch.as_tensor(whole[k])) for k in whole)
+    assert all(torch.equal(torch.as_tensor(memory[k]), torch.as_tensor(whole[k])) for k in whole if k != "dates")
 
 
 def _nan(head: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -630,7 +630,7 @@ def test_state_is_kept_by_experiment(tmp_path: Path) -> None:
     second.path = tmp_path / "second"
     second.run()
     assert numbers(first.path) == numbers(second.path)
-    assert len({p.name for p in first.nodes[0].state.iterdir()}) == 2
+    assert len([p for p in first.nodes[0].state.iterdir() if p.is_dir()]) == 2
 
 
 def test_clients_measure_accuracy_on_their_own_samples(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ def _refuse_other(run: str, folder: RunFolder) -> None:
 def refuse_changed(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
     """A checkpoint belongs to the config it was made with; say which key was changed since."""
     for key, value in now.items():
+        if isinstance(value, Mapping) and isinstance(before.get(key), Mapping):
+            value = {inner: value.get(inner) for inner in before[key]}
         if key in before and before[key] != value:  # a key that did not exist then has its default, which is as it was
             raise UserError(
                 f"{path / 'config.toml'}: '{key}' was changed since the checkpoint ({before[key]} to {value}); "

@@ -7,7 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cflag.commands import experiments, fleet, inspect, paper
+from cflag.cipher import use_key
+from cflag.commands import experiments, fleet, inspect, memory, paper
 from cflag.errors import CflagError
 from cflag.registry import load_plugins
 
@@ -16,6 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; a person's mistake ends in one line and an exit code, not in a traceback."""
     args = _parser().parse_args(argv)
     try:
+        if getattr(args, "state_key", None) is not None:
+            use_key(args.state_key)
         load_plugins(args.plugin)
         args.command(args)
         sys.stdout.flush()
@@ -51,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     paper.add_reproduce(commands)
     paper.add_ledger(commands)
     inspect.add_watch_and_report(commands)
+    memory.add_memory(commands)
     paper.add_theory(commands)
     inspect.add_lists(commands)
     _add_plugin_option(parser)

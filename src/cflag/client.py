@@ -39,6 +39,8 @@ class Client:
         self.memory = memory
         self.state: dict[str, Any] = {}
         self.data: Samples
+        self.withdrawn = 0
+        """How many of the samples that this client was dealt must not be used any more."""
         self.start: Tensor
         self.context = RoundContext(0, -1, 0, 0)
         self.cost = Cost()
@@ -74,7 +76,12 @@ class Client:
     @property
     def share(self) -> float:
         """p_i: this client's part of all current samples."""
-        return len(self.data) / self.context.samples
+        return self.size / self.context.samples
+
+    @property
+    def size(self) -> int:
+        """n_i: how many samples this client was dealt, its weight in means; one that is forgotten changes no weight."""
+        return len(self.data) + self.withdrawn
 
     @property
     def peers(self) -> int:

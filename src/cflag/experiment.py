@@ -22,6 +22,7 @@ from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
 from cflag.learning.learner import Loss
 from cflag.loggers.attach import attached, catch_up, require_loggers
+from cflag.memory.gate import at_work
 from cflag.process import cores, one_thread
 from cflag.results.display import Display, Quiet
 from cflag.results.folder import RunFolder
@@ -61,11 +62,12 @@ class Experiment:
             history.initial = engine.evaluate(session.server, range(tasks), {})
 
         while history.done < tasks * self.config.rounds:
-            started = time.perf_counter()
-            session.play(history.done)
-            counts = self._evaluate(session)
-            record = history.record(session.server, engine.settle(), counts, time.perf_counter() - started)
-            save_checkpoint(folder, self.config, session, history, record)
+            with at_work(folder.path):  # between two rounds others may change what memories hold
+                started = time.perf_counter()
+                session.play(history.done)
+                counts = self._evaluate(session)
+                record = history.record(session.server, engine.settle(), counts, time.perf_counter() - started)
+                save_checkpoint(folder, self.config, session, history, record)
             display.update(record)
 
         self.learner.load(session.server.params, session.server.buffers)
@@ -102,7 +104,9 @@ class Experiment:
         require_loggers(self.config.log)
         with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:
             folder.describe_data(self.benchmark.class_counts())
-            return self.carry(LocalEngine(self.host(), self._workers(), stopped), folder, display)
+            host = self.host()
+            host.keeper.watch(folder.path)
+            return self.carry(LocalEngine(host, self._workers(), stopped), folder, display)
 
     def carry(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """Let an engine carry the run to its end, loggers following, and close it."""
@@ -119,7 +123,8 @@ class Experiment:
 
     def host(self) -> Host:
         """Return the clients, not yet begun."""
-        return Host(self.benchmark, self.method, self.learner, self.config.memory, self.config.seed)
+        config = self.config
+        return Host(self.benchmark, self.method, self.learner, config.memory, config.seed, rounds=config.rounds)
 
     def server(self) -> Server:
         """Return the server with the initial model."""

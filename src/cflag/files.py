@@ -1,7 +1,9 @@
 """Writing files so that a reader, or a restart, never sees half of one, nor believes one that was changed since.
 
 State is safetensors and JSON. A file of ours has a place for a checksum near its beginning, which is made of all the
-rest of it: a sealed file. State also carries its own name, so that no file is taken for another.
+rest of it: a sealed file. State also carries its own name, so that no file is taken for another. Clients' states, which
+hold samples, are encrypted where the operator gives a key (`cflag.cipher`): the sealed file, name and all, is what is
+encrypted and authenticated.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cflag import cipher
 from cflag.errors import UserError
 
 if TYPE_CHECKING:
@@ -144,13 +147,13 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def save_states(states: Iterable[tuple[Path, Mapping[str, Any]]]) -> None:
-    """Save many states in one folder; they are all safely on disk when this returns.
+    """Save clients' states in one folder, encrypted where there is a key; all are safely on disk when this returns.
 
     A handful is synced file by file. With many that takes minutes, and one sync of everything takes seconds.
     """
     written = 0
     for path, state in states:
-        _write(path, _packed(path.name, state), durable=written < FEW)
+        _write(path, cipher.encrypted(_packed(path.name, state)), durable=written < FEW)
         written += 1
     if written > FEW:
         os.sync()
@@ -174,12 +177,18 @@ def _packed(name: str, state: Mapping[str, Any]) -> bytes:
     return sealed(save(tensors, metadata={"json": about}))
 
 
+def load_client_state(path: Path) -> dict[str, Any]:
+    """Load what `save_states` wrote; where there is a key, nobody without it can have written it."""
+    cipher.refuse_plain(path, read_bytes(path))
+    return load_state(path)
+
+
 def load_state(path: Path) -> dict[str, Any]:
     """Load what `save_state` wrote under this name; refuse what was damaged since, and another one in its place."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    content = read_bytes(path)
+    content = cipher.decrypted(path, read_bytes(path))
     check_seal(path, content)
     try:
         length = int.from_bytes(content[:8], "little")

@@ -57,7 +57,8 @@ ROOMS = Layers(
     "cflag",
     (
         ("errors", "process", "rng"),
-        ("files", "stopping", "registry", "diagnostics", "values"),
+        ("cipher", "stopping", "registry", "diagnostics", "values"),
+        ("files",),
         ("data", "models", "conversation"),
         ("memory", "learning"),
         ("client", "server", "account"),

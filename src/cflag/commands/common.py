@@ -22,6 +22,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", metavar="DIR", help="where data sets are (default: $CFLAG_DATA)")
 
 
+def add_state_key(parser: argparse.ArgumentParser) -> None:
+    """Add --state-key."""
+    about = "encrypts clients' states; 'cflag memory key' makes it (default: $CFLAG_STATE_KEY_FILE)"
+    parser.add_argument("--state-key", type=Path, metavar="FILE", help=about)
+
+
 def configs_of(args: argparse.Namespace, methods: Sequence[str | None], seeds: Sequence[int | None]) -> list[Config]:
     """Resolve one config for each method and seed."""
     from cflag.config import merge, resolve

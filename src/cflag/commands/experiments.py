@@ -10,7 +10,16 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cflag.commands.common import absolute, add_settings, configs_of, jobs_at_once, names_in, raw_of, seed_of
+from cflag.commands.common import (
+    absolute,
+    add_settings,
+    add_state_key,
+    configs_of,
+    jobs_at_once,
+    names_in,
+    raw_of,
+    seed_of,
+)
 from cflag.errors import InterruptedRunError, UserError
 from cflag.stopping import stop_requests
 
@@ -37,6 +46,7 @@ def add_run(commands: Commands) -> None:
     run.add_argument("--engine", choices=("local", "flower-sim"), help="what carries the questions (default: local)")
     run.add_argument("--workers", type=int, metavar="N", help="processes that compute (default: one per core)")
     run.add_argument("--quiet", action="store_true", help="no progress display")
+    add_state_key(run)
     run.set_defaults(command=_run)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cflag.commands.common import absolute, add_settings, names_in, raw_of
+from cflag.commands.common import absolute, add_settings, add_state_key, names_in, raw_of
 from cflag.engines.flower import require_flower
 from cflag.errors import UserError
 
@@ -29,6 +29,7 @@ def add_fleet(commands: Commands) -> None:
     )
     _add_fleet_run(deploy)
     _add_poll(deploy)
+    add_state_key(deploy)
     deploy.set_defaults(command=_deploy)
 
     keys = commands.add_parser("keys", help="make the keys of a fleet").add_subparsers(required=True, metavar="WHOSE")
@@ -65,6 +66,7 @@ def add_fleet(commands: Commands) -> None:
     client.add_argument("--data", default="", metavar="DIR", help="where data sets are (default: $CFLAG_DATA)")
     client.add_argument("--device", default="cpu", help="what computes (default: cpu)")
     _add_poll(client)
+    add_state_key(client)
     client.set_defaults(command=_client)
 
 

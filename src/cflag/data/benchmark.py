@@ -95,7 +95,8 @@ class Benchmark:
     def _cut(self, split: Split, indices: Indices, task: int) -> Samples:
         chosen = torch.from_numpy(indices)
         x = self.tasks[task].transform(split.x[chosen])
-        return Samples(x, split.y[chosen], torch.full((len(chosen),), task))
+        subject = None if split.subject is None else split.subject[chosen]
+        return Samples(x, split.y[chosen], torch.full((len(chosen),), task), subject=subject)
 
     def class_counts(self) -> ClassCounts:
         """Count the training samples of each task, class and client."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+
+NOBODY = -1
+"""The subject of a sample of which nobody knows whose it is."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class Samples:
     task: Tensor
     logits: Tensor | None = None
     """What a model once answered, (n, outputs): the target of a distillation."""
+    subject: Tensor | None = None
+    """Whose each sample is, where the source knows; no number depends on it."""
 
     def __len__(self) -> int:
         return self.y.shape[0]  # len() of a tensor takes seven times as long
@@ -32,6 +37,10 @@ class Samples:
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
         return {name: t for name, t in vars(self).items() if isinstance(t, Tensor)}
+
+    def bytes_each(self) -> int:
+        """Return what one sample takes, without whose it is: limits count what is learned from."""
+        return sum(t[:1].nbytes for name, t in self.tensors().items() if name != "subject")
 
     def __getitem__(self, index: Tensor | slice) -> Samples:
         return Samples(**{name: t[index] for name, t in self.tensors().items()})
@@ -48,6 +57,8 @@ class Samples:
 
     @staticmethod
     def cat(parts: Sequence[Samples]) -> Samples:
-        """Join samples in the order given; logits stay only if all have them."""
+        """Join samples in the order given; logits stay only if all have them, subjects if any have."""
+        if any(part.subject is not None for part in parts):
+            parts = [p if p.subject is not None else replace(p, subject=torch.full_like(p.task, NOBODY)) for p in parts]
         names = set.intersection(*(set(part.tensors()) for part in parts))
         return Samples(**{name: torch.cat([p.tensors()[name] for p in parts]) for name in names})

@@ -154,6 +154,13 @@ class RunningMean:
         return Mean(self.total)
 
 
+def scaled(mean: Mean, heard: int, asked: int) -> Mean:
+    """Return a mean in which the weights of those heard add up to one, where some who were asked did not answer."""
+    if not heard:
+        raise CflagError("no client has a sample left that it may learn from: all are forgotten")
+    return mean if heard == asked else Mean({name: value * (asked / heard) for name, value in mean.items()})
+
+
 def shapes(answer: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Return the shape of each value of an answer."""
     return {k: tuple(v.shape) if isinstance(v, Tensor) else () for k, v in answer.items()}

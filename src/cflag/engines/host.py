@@ -19,14 +19,19 @@ from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
 from cflag.data.source import Source
 from cflag.errors import UserError
-from cflag.files import WHAT_TO_DO, load_state, save_states
+from cflag.files import WHAT_TO_DO, load_client_state, save_states
 from cflag.learning.gradient_table import Workspace
 from cflag.learning.learner import Learner, Loss
 from cflag.memory.base import Memory, MemoryOptions
+from cflag.memory.keeper import Keeper, dated
 from cflag.methods.base import Method
 
 Whom = tuple[int, Path | None]
 """A client's number, and the file with its state as it was last saved; None for one that never changed."""
+
+
+NONE_LEFT = "all its samples of this task are forgotten"
+"""Why a client does not answer that has nothing to learn from any more."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class Host:
         memory: MemoryOptions,
         seed: int,
         data_limit: int = 2**28,
+        rounds: int = 1,
     ) -> None:
         self.benchmark = benchmark
         self.method = method
@@ -66,15 +72,24 @@ class Host:
         self.data = Holdings(data_limit)
         self.workspace = Workspace(method.local.table_bytes)
         self.context: RoundContext | None = None
+        self.keeper = Keeper(memory, rounds)
 
-    def answer(self, whom: Sequence[Whom], ask: Ask, model: GlobalModel, context: RoundContext) -> Iterator[Reply]:
-        """Let each client answer a question, starting from the global model."""
+    def answer(
+        self, whom: Sequence[Whom], ask: Ask, model: GlobalModel, context: RoundContext
+    ) -> Iterator[Reply | None]:
+        """Let each client answer a question, starting from the global model; None: all its samples are forgotten."""
+        if not self.changed and self.keeper.look():  # someone changed what memories hold, or what may be learned from
+            self._drop_clients()
         if context != self.context:
             self.workspace.clear()
             self.context = context
         for number, saved in whom:
             client = self.client(number, context.task, saved)
+            if not len(client.data):
+                yield None
+                continue
             before = client.kept()
+            self.keeper.expire(client.memory, context)
             self.learner.load(model.params, model.buffers)
             client.begin_question(ask.question, context, model.params.to(self.learner.device))
             answer = getattr(self.method, ask.question)(client, **ask.sent)
@@ -82,7 +97,7 @@ class Host:
             after = client.kept()
             if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
                 self.changed.add(number)
-            yield Reply(answer, len(client.data), client.cost, client.logs)
+            yield Reply(answer, client.size, client.cost, client.logs)
 
     def evaluate(
         self,
@@ -137,6 +152,7 @@ class Host:
         if saved is not None:
             state = self._load(number, saved)
             memory.restore(_part(state, "memory."))
+            memory.dates = state.get("dates", {})
             client.state = _part(state, "state.")
             self.saved[number] = saved
         return client
@@ -144,11 +160,21 @@ class Host:
     def _hand_out(self, client: Client, task: int) -> None:
         """Give a client its current samples; beyond the limit, those of the clients asked longest ago are dropped."""
         if self.task_of.get(client.number) != task:
-            client.data = self.benchmark.train(client.number, task)
+            dealt = self.benchmark.train(client.number, task)
+            client.data = self.keeper.allowed(client.number, dealt)
+            client.withdrawn = len(dealt) - len(client.data)
             self.task_of[client.number] = task
         self.data.put(client.number, sum(t.nbytes for t in client.data.tensors().values()))
         while self.data.too_much and len(self.data.sizes) > 1:
             self._take_back(self.data.oldest())
+
+    def _drop_clients(self) -> None:
+        """Forget all that is in this process's memory: what is on disk counts."""
+        self.workspace.clear()
+        for number in list(self.task_of):
+            self._take_back(number)
+        self.clients.clear()
+        self.saved.clear()
 
     def _take_back(self, number: int) -> None:
         del self.clients[number].data, self.task_of[number]
@@ -159,12 +185,13 @@ class Host:
         """Load a client's state; refuse another client's, which a state folder may have been given by mistake."""
         if not saved.name.startswith(_prefix(number)):
             raise UserError(f"{saved} is not client {number}'s state, but another client's; {WHAT_TO_DO}")
-        return load_state(saved)
+        return load_client_state(saved)
 
     @staticmethod
     def _state(client: Client) -> dict[str, Any]:
         state: dict[str, Any] = {f"memory.{k}": v for k, v in client.memory.state().items()}
-        return {**state, **{f"state.{k}": v for k, v in client.state.items()}}
+        dates = {"dates": dated(client.memory)} if len(client.memory) else {}
+        return {**state, **dates, **{f"state.{k}": v for k, v in client.state.items()}}
 
 
 class Holdings:
@@ -201,7 +228,7 @@ def host_of(
     """Build the benchmark, the method and the learner of a config, and the host of its clients."""
     benchmark, method = build_benchmark(config, source), build_method(config)
     learner = build_learner(config, benchmark.spec, model, loss)
-    return Host(benchmark, method, learner, config.memory, config.seed)
+    return Host(benchmark, method, learner, config.memory, config.seed, rounds=config.rounds)
 
 
 def _prefix(number: int) -> str:

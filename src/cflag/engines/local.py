@@ -15,8 +15,8 @@ import torch
 from cflag import process
 from cflag.account import Counts
 from cflag.conversation import Ask, Mean, Reply, RoundContext, Value
-from cflag.engines.engine import Engine, RunningMean, check_finite
-from cflag.engines.host import GlobalModel, Host, Whom
+from cflag.engines.engine import Engine, RunningMean, check_finite, scaled
+from cflag.engines.host import NONE_LEFT, GlobalModel, Host, Whom
 from cflag.engines.lanes import HereLane, Lane, WorkerLane
 from cflag.errors import InterruptedRunError
 from cflag.server import Server
@@ -44,11 +44,16 @@ class LocalEngine(Engine):
         self.count_down(ask, server, numbers)
         mean = RunningMean()
         model = GlobalModel(server.params, server.buffers)
+        heard = 0
         for number, reply in self._answers(numbers, ask, model, context):
+            if reply is None:
+                self.account.missing[number] = NONE_LEFT
+                continue
+            heard += reply.samples
             self.account.add(number, reply)
             check_finite(reply, number, ask.question, server)
             mean.add(reply.answer, reply.samples / context.samples, number)
-        return mean.result()
+        return scaled(mean.result(), heard, context.samples)
 
     def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
         """Test the global model, and what a method sends with it, on every client's held-out samples of these tasks."""
@@ -93,7 +98,7 @@ class LocalEngine(Engine):
         for lane in self.lanes:
             lane.close()
 
-    def _answers(self, numbers: Sequence[int], *args: Any) -> Iterator[tuple[int, Reply]]:
+    def _answers(self, numbers: Sequence[int], *args: Any) -> Iterator[tuple[int, Reply | None]]:
         """Yield (client, reply) in the order given, all lanes working at once."""
         shares: list[list[Whom]] = [[] for _ in self.lanes]
         lanes = []

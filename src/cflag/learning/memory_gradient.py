@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def by_samples(client: Client, m: Tensor | None) -> Answer:
     """Return a client's m_i (None: its memory is empty) so that the mean can be taken over memory samples."""
-    factor = len(client.memory) / len(client.data)
+    factor = len(client.memory) / client.size
     return {"m": torch.zeros_like(client.params) if m is None else factor * m, "factor": factor}
 
 

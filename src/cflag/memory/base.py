@@ -22,13 +22,17 @@ class MemoryOptions:
     sample: int = 200
     limit_samples: int = 0
     limit_bytes: int = 0
+    expire_rounds: int = 0
+    """For how many rounds after the end of its task a sample is kept; 0 is for good."""
+    expire_days: float = 0.0
+    """The same in days, by the clock of the client's machine: then numbers depend on when a run runs."""
 
     def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
         for key in ("per_task", "sample"):
             if getattr(self, key) < 1:
                 raise UserError(f"{table}.{key} = {getattr(self, key)} must be at least 1")
-        for key in ("limit_samples", "limit_bytes"):
+        for key in ("limit_samples", "limit_bytes", "expire_rounds", "expire_days"):
             if getattr(self, key) < 0:
                 raise UserError(f"{table}.{key} = {getattr(self, key)} must be 0 (no limit) or more")
         for key in ("per_task", "limit_samples"):
@@ -39,7 +43,7 @@ class MemoryOptions:
         """Return how many samples like these may be kept in all, or None where there is no limit."""
         bounds = [self.limit_samples] if self.limit_samples else []
         if self.limit_bytes:
-            size = sum(t.numel() * t.element_size() for t in samples[:1].tensors().values())
+            size = samples.bytes_each()
             bounds.append(self.limit_bytes // size)
             if not bounds[-1]:
                 raise UserError(f"memory.limit_bytes = {self.limit_bytes} is less than one sample: {size} bytes")
@@ -58,6 +62,8 @@ class Memory:
     def __init__(self, options: MemoryOptions) -> None:
         self.options = options
         self.samples: Samples | None = None
+        self.dates: dict[str, str] = {}
+        """The day on which the samples of each task were taken; beside the state, since no number depends on it."""
 
     def __len__(self) -> int:
         return 0 if self.samples is None else len(self.samples)

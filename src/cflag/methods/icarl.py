@@ -101,7 +101,7 @@ class Icarl(Taught):
             known = joined(known, client.data)
         features = normalised_features(client, known)
         members = F.one_hot(known.y.to(features.device), client.heads.own.shape[1]).to(features.dtype)
-        return {"sums": members.T @ features / len(client.data)}
+        return {"sums": members.T @ features / client.size}
 
     def eval_payload(self, server: Server) -> dict[str, Value | None]:
         """The means of the classes."""

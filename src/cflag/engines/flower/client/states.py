@@ -35,6 +35,11 @@ class StateFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     @property
+    def home(self) -> Path:
+        """The client's own folder, with its states of all experiments."""
+        return self.folder.parent
+
+    @property
     def config(self) -> str | None:
         """The experiment's config, if this client was ever told it."""
         path = self.folder / "config.toml"

@@ -15,8 +15,9 @@ from cflag.config import Config, load_text, resolve
 from cflag.conversation import Ask
 from cflag.engines.flower.client.states import StateFolder
 from cflag.engines.flower.messages import Parcel, Question, Shelf
-from cflag.engines.host import Host, host_of
+from cflag.engines.host import NONE_LEFT, Host, host_of
 from cflag.errors import CflagError
+from cflag.memory.gate import at_work
 
 
 class Station:
@@ -35,6 +36,7 @@ class Station:
         self.states = states
         self.keeps = keeps
         self.shelf = Shelf()
+        host.keeper.watch(states.home, number)
 
     def hello(self) -> Parcel:
         """Say who this is, and what the server needs to know of its data."""
@@ -54,9 +56,15 @@ class Station:
         if tensors is None:
             return {"number": self.number, "lacks": True}, {}
         question, attempt = Question.read(head, tensors), head["attempt"]
+        with at_work(self.states.home):  # between two answers others may change what the memory holds
+            return self._answer(question, attempt, head)
+
+    def _answer(self, question: Question, attempt: str, head: Mapping[str, Any]) -> Parcel:
         saved = self.states.before(question.position, attempt)
         ask = Ask.named(question.name, question.sent, self.host.method)
         (reply,) = self.host.answer([(self.number, saved)], ask, question.model, question.context)
+        if reply is None:
+            raise CflagError(f"client {self.number}: {NONE_LEFT}")
         list(self.host.save(self.states.folder, self.states.stamp(question.position)))
         where = {"task": question.context.task + 1, "round": question.context.round + 1, "question": question.name}
         # A server that restarts has the rounds before this one in its checkpoint, but asks again what this client had

@@ -17,7 +17,7 @@ from cflag.account import Counts
 from cflag.config import Config
 from cflag.conversation import Ask, Conversation, Mean, Reply, RoundContext, Value
 from cflag.data.spec import Spec
-from cflag.engines.engine import Engine, RunningMean
+from cflag.engines.engine import Engine, RunningMean, scaled
 from cflag.engines.flower.messages import Position, Question
 from cflag.engines.flower.server.answers import FAULTS, AnswerChecks, checked_counts
 from cflag.engines.flower.server.attendance import Attendance
@@ -158,7 +158,4 @@ def mean_of(replies: Mapping[int, Reply], context: RoundContext) -> Mean:
     for number in sorted(replies):
         mean.add(replies[number].answer, replies[number].samples / context.samples, number)
     heard = sum(reply.samples for reply in replies.values())
-    total = mean.result()
-    if heard == context.samples:
-        return total
-    return Mean({name: value * (context.samples / heard) for name, value in total.items()})
+    return scaled(mean.result(), heard, context.samples)

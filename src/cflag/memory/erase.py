@@ -1,0 +1,189 @@
+"""Taking samples out of all that a folder keeps: on a person's request, or because they are too old."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cflag.data.samples import NOBODY, Samples
+from cflag.errors import UserError
+from cflag.files import checksum, read_bytes
+from cflag.memory.forgotten import Forgotten, hashes, subject_hash
+from cflag.memory.gate import let_in
+from cflag.memory.homes import Holding, Store, age_in_days, age_in_rounds, homes, stores, today
+
+Limits = tuple[int, float]
+"""For how many rounds and for how many days a sample may be kept; 0 is no limit."""
+
+Choose = Callable[[Store, Holding, Samples], Tensor]
+"""Says, for each sample of a part of a client's state, whether it goes."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Whose and which samples are to be forgotten: subjects by number, samples by hash."""
+
+    subjects: tuple[int, ...] = ()
+    samples: tuple[str, ...] = ()
+
+    def hashed(self) -> dict[str, list[str]]:
+        """Return the request as it may be written down."""
+        return {"subjects": sorted(map(subject_hash, self.subjects)), "samples": sorted(self.samples)}
+
+
+@dataclass
+class Erased:
+    """What was taken out, as hashes, and which files were rewritten: checksums before and after."""
+
+    samples: set[str] = field(default_factory=set)
+    clients: set[int] = field(default_factory=set)
+    files: dict[str, list[str]] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
+    """Files that a killed process left half written."""
+    nameless: set[str] = field(default_factory=set)
+    """Samples in memories of which nobody knows whose they are, where a subject was asked for."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"samples": sorted(self.samples), "clients": sorted(self.clients), "files": self.files,
+                "removed": self.removed}  # fmt: skip
+
+
+def forget(folder: Path, request: Request, waiting: Callable[[Path], None]) -> Erased:
+    """Take what a request names out of every state in a folder, and see that it does not come back."""
+    erased = Erased()
+    for home in homes(folder):
+        with let_in(home, waiting):
+            _forget_at(home, folder, request, erased)
+    return erased
+
+
+def _forget_at(home: Path, folder: Path, request: Request, erased: Erased) -> None:
+    holdings = _read(home)
+    if request.subjects:
+        erased.nameless |= _nameless(home, holdings)
+    forgotten, hashed = Forgotten(home), request.hashed()
+    forgotten.add(hashed["samples"], hashed["subjects"])  # first: whatever happens next, it does not come back
+    _rewrite(folder, holdings, lambda _, __, samples: forgotten.covers(samples), erased)
+    _remove_leftovers(folder, home, erased)
+
+
+def expire(folder: Path, limits: Limits, waiting: Callable[[Path], None]) -> Erased:
+    """Take out what is kept for as many rounds or days as it may be; with no limits, those of each run's config."""
+    erased, day = Erased(), today()
+
+    def old(store: Store, holding: Holding, samples: Samples) -> Tensor:
+        own = store.config.get("memory", {})
+        given = limits if any(limits) else (own.get("expire_rounds", 0), own.get("expire_days", 0))
+        return too_old(samples, given, store.rounds, store.done(), holding.dates, day)
+
+    for home in homes(folder):
+        with let_in(home, waiting):
+            if _rewrite(folder, _read(home), old, erased):
+                Forgotten(home).add()
+            _remove_leftovers(folder, home, erased)
+    return erased
+
+
+def too_old(samples: Samples, limits: Limits, rounds: int, done: int, dates: dict[str, str], day: date) -> Tensor:
+    """Return, for each sample, whether it is kept for as many rounds or days as it may be."""
+    old = torch.zeros(len(samples), dtype=torch.bool)
+    if limits[0]:
+        old |= age_in_rounds(samples.task, rounds, done) >= limits[0]
+    if limits[1]:
+        old |= age_in_days(samples.task, dates, day) >= limits[1]
+    return old
+
+
+def _read(home: Path) -> list[tuple[Store, Holding]]:
+    """Read all states of a home before one is changed: a damaged one may hold anything, and is refused first."""
+    return [(store, holding) for store in stores(home) for holding in store.holdings()]
+
+
+def _rewrite(folder: Path, holdings: Sequence[tuple[Store, Holding]], choose: Choose, erased: Erased) -> bool:
+    """Rewrite the states that hold a sample that goes; say whether there was one."""
+    changed = False
+    for store, holding in holdings:
+        gone = {prefix: choose(store, holding, samples) for prefix, samples in holding.parts()}
+        gone = {prefix: mask for prefix, mask in gone.items() if bool(mask.any())}
+        if not gone:
+            continue
+        for prefix, samples in holding.parts():
+            if prefix in gone:
+                erased.samples |= set(hashes(samples[gone[prefix]]))
+        before = checksum(read_bytes(holding.path))
+        holding.without(gone).write()
+        name = str(holding.path.relative_to(folder))
+        erased.files[name] = [before, checksum(read_bytes(holding.path))]
+        erased.clients.add(holding.client)
+        changed = True
+    return changed
+
+
+def _remove_leftovers(folder: Path, home: Path, erased: Erased) -> None:
+    for store in stores(home):
+        for path in store.leftovers():
+            path.unlink()
+            erased.removed.append(str(path.relative_to(folder)))
+
+
+def _nameless(home: Path, holdings: Sequence[tuple[Store, Holding]]) -> set[str]:
+    """Return the samples of which nobody knows whose they are; refuse memories that know it of none."""
+    held = [holding.samples for _, holding in holdings if holding.samples is not None]
+    if held and all(samples.subject is None for samples in held):
+        raise UserError(
+            f"{home}: these memories do not say whose their samples are (their source knows no subjects); forget them "
+            "by --sample or --sample-file"
+        )
+    subjects = [(samples, samples.subject) for samples in held]
+    unknown = [samples if of is None else samples[of == NOBODY] for samples, of in subjects]
+    return {known for samples in unknown for known in hashes(samples)}
+
+
+def find_sample(folder: Path, given: str) -> str:
+    """Return the whole hash of a sample that is named by its first digits, at least eight."""
+    if len(given) == 64:
+        return given
+    found = {
+        known
+        for home in homes(folder)
+        for _, holding in _read(home)
+        for _, part in holding.parts()
+        for known in hashes(part)
+        if known.startswith(given)
+    }
+    if len(given) < 8 or len(found) != 1:
+        why = "no sample" if not found else f"{len(found)} samples"
+        raise UserError(f"--sample {given}: {why} in {folder} begins so; give all 64 digits")
+    return found.pop()
+
+
+def broken_promises(folder: Path, asked: Sequence[dict[str, list[str]]]) -> str:
+    """Return what is wrong where something that was forgotten is held, or could be taken again; nothing otherwise."""
+    samples, subjects = ({known for request in asked for known in request[kind]} for kind in ("samples", "subjects"))
+    for home in homes(folder):
+        forgotten = Forgotten(home)
+        if not (samples <= forgotten.samples and subjects <= forgotten.subjects):
+            return f"{forgotten.path} lacks what the audit log says was forgotten"
+        for _, holding in _read(home):
+            if any(bool(forgotten.covers(part).any()) for _, part in holding.parts()):
+                return f"{holding.path} holds a sample that was forgotten"
+    return ""
+
+
+def rewrite_all(folder: Path, waiting: Callable[[Path], None]) -> int:
+    """Write every state again, as states are written now; return how many there are."""
+    written = 0
+    for home in homes(folder):
+        with let_in(home, waiting):
+            for _, holding in _read(home):
+                holding.write()
+                written += 1
+            _remove_leftovers(folder, home, Erased())
+    return written

@@ -1,0 +1,202 @@
+"""Where memories are on disk: run folders, and the state folders of a fleet's clients.
+
+A home is a run folder or a client's `--state`. In it are stores, folders with clients' state files: `checkpoint/` of a
+run, one for each experiment of a client. A store may hold several generations of a client's state.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from datetime import UTC, date, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cflag.data.samples import Samples
+from cflag.errors import UserError
+from cflag.files import load_state, read_bytes, read_json, save_states
+
+FILE = re.compile(r"client-(\d+)\.([0-9a-f]{16})\.(\d+)-(\d+)\.safetensors")
+_EXPERIMENT = re.compile(r"[0-9a-f]{16}")
+_FIELDS = {field.name for field in fields(Samples)}
+PARTS = ("memory.", "state.")
+"""Where samples may be in a client's state: its memory, and what its method keeps."""
+
+
+def today() -> date:
+    """Return the day, the same for everybody on earth."""
+    return datetime.now(UTC).date()
+
+
+@dataclass(frozen=True)
+class Store:
+    """One folder of clients' state files."""
+
+    path: Path
+    config_file: Path
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The experiment's settings, as they stand in its file."""
+        try:
+            return tomllib.loads(read_bytes(self.config_file).decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"{self.config_file}: not a readable TOML file ({error})") from None
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds a task has."""
+        return int(self.config["rounds"])
+
+    def done(self) -> int:
+        """Return how many rounds are finished; a client of a fleet knows which one it was last asked in."""
+        metrics, status = self.path.parent / "metrics.jsonl", self.path / "status.json"
+        if self.path.name == "checkpoint":
+            return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        if not status.is_file():
+            return 0
+        where = read_json(status)
+        return (int(where["task"]) - 1) * self.rounds + int(where["round"]) - 1
+
+    def files(self) -> list[Path]:
+        """Return the clients' state files, of all generations."""
+        return sorted(path for path in self.path.glob("client-*.safetensors") if FILE.fullmatch(path.name))
+
+    def holdings(self) -> list[Holding]:
+        """Read all states; where a running process replaces one meanwhile, look again."""
+        for _ in range(20):
+            files = self.files()
+            try:
+                return [Holding(path, load_state(path)) for path in files]
+            except UserError:
+                if all(path.exists() for path in files):
+                    raise
+        raise UserError(f"{self.path} changes faster than it can be read; try again")
+
+    def newest(self) -> list[Holding]:
+        """Read each client's newest state."""
+        latest = {h.client: h for h in sorted(self.holdings(), key=lambda h: _position(h.path))}
+        return [latest[number] for number in sorted(latest)]
+
+    def leftovers(self) -> list[Path]:
+        """Return what a process that was killed left half written; behind the gate nobody writes."""
+        return sorted(self.path.glob("client-*.new"))
+
+
+def _position(path: Path) -> tuple[int, int]:
+    match = FILE.fullmatch(path.name)
+    assert match is not None
+    return int(match[3]), int(match[4])
+
+
+def homes(folder: Path) -> list[Path]:
+    """Return the homes in a folder: a run with the clients it started, a client's state, or several runs."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder")
+    if (folder / "config.toml").is_file():
+        return _homes_of_run(folder)
+    if _experiments(folder) or (folder / ".lock").exists():
+        return [folder]
+    runs = sorted(path.parent for path in folder.glob("*/config.toml"))
+    if not runs:
+        raise UserError(f"{folder} holds no memory: it is neither a run folder nor the --state folder of a client")
+    return [home for run in runs for home in homes(run)]
+
+
+def _homes_of_run(folder: Path) -> list[Path]:
+    """Return a run folder and those of the clients in it; refuse what would be searched in vain."""
+    if _EXPERIMENT.fullmatch(folder.name) and not (folder / "checkpoint").is_dir():
+        raise UserError(f"{folder} is one experiment of a client; give the client's --state folder, {folder.parent}")
+    inner = [path for name in ("deployment", "simulation") for path in sorted((folder / name).glob("client-*"))]
+    clients = [path for path in inner if path.is_dir()]
+    if not clients and stores(folder)[0].config.get("engine") == "flower":
+        raise UserError(f"{folder} is a server's: memories are at its clients; do it there, with their --state folders")
+    return [folder, *clients]
+
+
+def stores(home: Path) -> list[Store]:
+    """Return the folders with state files in a home."""
+    if (home / "config.toml").is_file():
+        return [Store(home / "checkpoint", home / "config.toml")]
+    return [Store(path, path / "config.toml") for path in _experiments(home)]
+
+
+def _experiments(home: Path) -> list[Path]:
+    return sorted(p for p in home.iterdir() if _EXPERIMENT.fullmatch(p.name) and (p / "config.toml").is_file())
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one state file holds."""
+
+    path: Path
+    state: dict[str, Any]
+
+    @property
+    def client(self) -> int:
+        """Whose state it is."""
+        match = FILE.fullmatch(self.path.name)
+        assert match is not None
+        return int(match[1])
+
+    @property
+    def samples(self) -> Samples | None:
+        """The memory's samples."""
+        return dict(self.parts()).get("memory.")
+
+    @property
+    def dates(self) -> dict[str, str]:
+        """The day on which each task's samples were taken."""
+        return dict(self.state.get("dates", {}))
+
+    def parts(self) -> Iterator[tuple[str, Samples]]:
+        """Yield the samples in the client's memory and, where it keeps some, in its method's state."""
+        for prefix in PARTS:
+            tensors = {k: v for k, v in self._rows(prefix).items() if k in _FIELDS}
+            if {"x", "y", "task"} <= set(tensors):
+                yield prefix, Samples(**tensors)
+
+    def _rows(self, prefix: str) -> dict[str, Tensor]:
+        """Return the tensors of a part that have a row for each sample."""
+        tensors = {k.removeprefix(prefix): v for k, v in self.state.items() if k.startswith(prefix)}
+        count = len(tensors["y"]) if isinstance(tensors.get("y"), Tensor) else -1
+        return {k: v for k, v in tensors.items() if isinstance(v, Tensor) and v.dim() and len(v) == count}
+
+    def without(self, gone: dict[str, Tensor]) -> Holding:
+        """Return the same without some samples of its parts; a part of which none are left is as if never filled."""
+        state = dict(self.state)
+        for prefix, mask in gone.items():
+            for name, rows in self._rows(prefix).items():
+                state.pop(prefix + name)
+                if not bool(mask.all()):
+                    state[prefix + name] = rows[~mask]
+        left = Holding(self.path, state)
+        tasks = set() if left.samples is None else {str(task) for task in left.samples.task.unique().tolist()}
+        if "dates" in state:
+            state["dates"] = {task: day for task, day in self.dates.items() if task in tasks}
+        return left
+
+    def write(self) -> None:
+        """Put this in the place of the file: the new one is safely on disk before the old one goes."""
+        save_states([(self.path, self.state)])
+
+    def nbytes(self) -> int:
+        """Return what the samples take."""
+        return sum(t.nbytes for _, samples in self.parts() for t in samples.tensors().values())
+
+
+def age_in_rounds(task: Tensor, rounds: int, done: int) -> Tensor:
+    """Return for how many rounds samples of these tasks are kept: they are taken at the end of their task."""
+    return (done - (task + 1) * rounds).clamp(min=0)
+
+
+def age_in_days(task: Tensor, dates: dict[str, str], day: date) -> Tensor:
+    """Return for how many days samples of these tasks are kept; -1 where nobody wrote the day down."""
+    ages = {int(t): (day - date.fromisoformat(taken)).days for t, taken in dates.items()}
+    return torch.tensor([ages.get(t, -1) for t in task.tolist()], dtype=torch.long)

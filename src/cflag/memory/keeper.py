@@ -1,0 +1,57 @@
+"""The keeper of a process's memories: nothing forgotten is learned from or taken, and nothing is kept for too long."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+from cflag.conversation import RoundContext
+from cflag.data.samples import Samples
+from cflag.memory.base import Memory, MemoryOptions
+from cflag.memory.erase import too_old
+from cflag.memory.forgotten import Forgotten
+from cflag.memory.homes import today
+
+
+class Keeper:
+    """Knows the lists of what was forgotten, and how long memories may keep samples."""
+
+    def __init__(self, options: MemoryOptions, rounds: int) -> None:
+        self.limits = options.expire_rounds, options.expire_days
+        self.rounds = rounds
+        self.lists: dict[int | None, Forgotten] = {}
+        self._now: tuple[RoundContext | None, date] = (None, today())
+
+    def watch(self, home: Path, client: int | None = None) -> None:
+        """From now on follow a home's list: for one client, or for all that have none of their own."""
+        self.lists.setdefault(client, Forgotten(home))
+
+    def look(self) -> bool:
+        """Read lists that changed; say whether one did."""
+        return sum(forgotten.look() for forgotten in self.lists.values()) > 0
+
+    def allowed(self, client: int, samples: Samples) -> Samples:
+        """Return the samples that a client may learn from."""
+        forgotten = self.lists.get(client) or self.lists.get(None)
+        return samples if forgotten is None else forgotten.without(samples)
+
+    def expire(self, memory: Memory, context: RoundContext) -> None:
+        """Take out of a memory what is too old at the beginning of a round."""
+        if memory.samples is None or self.limits == (0, 0):
+            return
+        if context != self._now[0]:  # one day for all questions of a round
+            self._now = context, today()
+        done = context.task * self.rounds + context.round
+        old = too_old(memory.samples, self.limits, self.rounds, done, memory.dates, self._now[1])
+        if bool(old.all()):
+            memory.samples = None
+        elif bool(old.any()):
+            memory.samples = memory.samples[~old]
+
+
+def dated(memory: Memory) -> dict[str, str]:
+    """Return the day on which each task's samples were taken: today where they are new."""
+    assert memory.samples is not None
+    tasks = [str(task) for task in memory.samples.task.unique().tolist()]
+    memory.dates = {task: memory.dates.get(task, today().isoformat()) for task in tasks}
+    return memory.dates
