@@ -77,6 +77,12 @@ class Deployment:
         assert self.process is not None
         return self.process.wait(LIMIT)
 
+    def stop(self) -> None:
+        """Stop it, if it still runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(60)
+
     def records(self) -> list[dict[str, Any]]:
         """Return the metrics of the rounds so far."""
         path = self.path / "metrics.jsonl"
@@ -100,12 +106,6 @@ class Deployment:
         """Kill a part with SIGKILL."""
         os.kill(self.pid(name), signal.SIGKILL)
 
-    def kill_server(self) -> None:
-        """Kill the process that runs the experiment's loop."""
-        for pid in descendants(self.pid("SuperLink")):
-            if "flwr-serverapp" in command_of(pid):
-                os.kill(pid, signal.SIGKILL)
-
     def log(self) -> str:
         """Return the command's output."""
         return (self.path.parent / f"{self.path.name}.log").read_text(errors="replace")
@@ -128,14 +128,6 @@ def descendants(pid: int) -> list[int]:
             child = int(stat.parent.name)
             found += [child, *descendants(child)]
     return found
-
-
-def command_of(pid: int) -> str:
-    """Return a process's command line."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def none(fleet: Deployment) -> int:
@@ -184,7 +176,7 @@ def server(fleet: Deployment) -> int:
     fleet.start()
     for rounds in (1, 4):
         fleet.after(rounds)
-        fleet.kill_server()
+        fleet.kill("server")
     assert fleet.wait() == 0
     return 2
 

@@ -19,40 +19,37 @@ from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_htt
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
 )
-from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from cflag.engines.flower.client import app as client_app
 from cflag.engines.flower.client.station import Stations
+from cflag.engines.flower.private import HOST, over_socket
 
 POLL = 0.1
 """Seconds between two looks for a message at the SuperNode, which is on this machine."""
-_ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
-def execute(address: str, secret: bytes, running: Callable[[], bool]) -> None:
-    """Take messages from the SuperNode at this address for as long as `running` says so."""
+def execute(socket: str, running: Callable[[], bool]) -> None:
+    """Take messages from the SuperNode behind this socket for as long as `running` says so."""
     client_app.stations = Stations(keeps=True)
-    signed = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE)
-    tasks = _connect(address, signed)
+    tasks = _connect(socket)
     while running():
         try:
             task = tasks.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
             if task.token:
-                _run(address, task.token)
+                _run(socket, task.token)
             else:
                 time.sleep(POLL)
         except httpx.HTTPError:  # the SuperNode is starting, or gone: whoever started it starts it again
             time.sleep(1.0)
 
 
-def _run(address: str, token: str) -> None:
+def _run(socket: str, token: str) -> None:
     """Answer one message. If that fails, Flower tells the server; the next message may go well."""
-    runtime = _connect(address, RuntimeTokenHttpInterceptor(token))
+    runtime = _connect(socket, RuntimeTokenHttpInterceptor(token))
     heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(runtime))
     heartbeat.start()
     try:
@@ -71,14 +68,15 @@ def _run(address: str, token: str) -> None:
         runtime.close()
 
 
-def _connect(address: str, interceptor: ProtobufClientInterceptor) -> RuntimeHttpClient:
-    """Connect to the SuperNode; it listens on this machine only, so without TLS."""
+def _connect(socket: str, *tokens: RuntimeTokenHttpInterceptor) -> RuntimeHttpClient:
+    """Connect to the SuperNode; through a private socket, so without TLS."""
     retry = make_simple_http_retry_invoker()
     retry.max_time = 10.0
-    return RuntimeHttpClient.from_server_address(
-        server_address=address,
+    client = RuntimeHttpClient.from_server_address(
+        server_address=HOST,
         insecure=True,
         root_certificates=None,
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), interceptor],
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), *tokens],
         retry_invoker=retry,
     )
+    return over_socket(client, socket)
