@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,14 @@ class Deployment:
         """Kill a part with SIGKILL."""
         os.kill(self.pid(name), signal.SIGKILL)
 
+    def kill_all(self) -> None:
+        """Kill all its processes at once, as a power cut does."""
+        assert self.process is not None
+        for pid in [self.process.pid, *descendants(self.process.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
     def log(self) -> str:
         """Return the command's output."""
         return (self.path.parent / f"{self.path.name}.log").read_text(errors="replace")
@@ -185,11 +194,7 @@ def machine(fleet: Deployment) -> int:
     """All processes are killed at once, as in a power cut; `cflag deploy --resume` goes on."""
     fleet.start()
     fleet.after(2)
-    assert fleet.process is not None
-    everything = [fleet.process.pid, *descendants(fleet.process.pid)]
-    for pid in everything:
-        os.kill(pid, signal.SIGKILL)
-    fleet.process.wait()
+    fleet.kill_all()
     fleet.start()
     assert fleet.wait() == 0
     return 1

@@ -103,13 +103,13 @@ def test_kills_while_a_deployment_starts_change_nothing(options: tuple[str, ...]
         fleet.start()
         kill(*part(fleet, "superlink"))
         time.sleep(1.0)
-        kill(*everything(fleet))
+        fleet.kill_all()
         fleet.start()
         part(fleet, "server")
         kill(*part(fleet, "superlink"))
         kill(*part(fleet, "server"))
         part(fleet, "server")
-        kill(*everything(fleet))
+        fleet.kill_all()
         fleet.start()
         assert fleet.wait() == 0, fleet.log()
     finally:
@@ -128,12 +128,6 @@ def part(fleet: Deployment, kind: str) -> list[int]:
             return found
         time.sleep(0.05)
     raise AssertionError(f"no {kind} came: {fleet.log()}")
-
-
-def everything(fleet: Deployment) -> list[int]:
-    """Return all processes of a deployment, its own first."""
-    assert fleet.process is not None
-    return [fleet.process.pid, *descendants(fleet.process.pid)]
 
 
 def kill(*pids: int) -> None:

@@ -25,7 +25,7 @@ def main() -> None:
     if kind == "superlink":
         from cflag.engines.flower.processes.superlink import run_superlink
 
-        run_superlink(sys.argv.pop(1), Path(sys.argv.pop(1)))
+        run_superlink(sys.argv.pop(1), Path(sys.argv.pop(1)), sys.argv[1:])
     elif kind == "supernode":
         from cflag.engines.flower.processes.supernode import run_supernode
 

@@ -87,9 +87,14 @@ def check_server_keys(folder: Path) -> None:
         raise UserError(
             f"{folder / 'ca.key'} can vouch for any server, and a server does not need it; move it off this machine"
         )
-    if (folder / "server.key").stat().st_mode & 0o077:
-        raise UserError(f"{folder / 'server.key'} can be read by others; run: chmod 600 {folder / 'server.key'}")
+    refuse_open(folder / "server.key")
     read_public_keys(folder / "clients")
+
+
+def refuse_open(key: Path) -> None:
+    """Refuse a private key that others on this machine can read."""
+    if key.stat().st_mode & 0o077:
+        raise UserError(f"{key} can be read by others; run: chmod 600 {key}")
 
 
 def read_public_keys(folder: Path) -> list[bytes]:

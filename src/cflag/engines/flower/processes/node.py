@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cflag.engines.flower.processes.fleet import Process, alone, flower_process, quiet_flower, supernode_poll
+from cflag.engines.flower.processes.keys import refuse_open
 from cflag.errors import UserError
 
 AGAIN = 5.0
@@ -36,6 +37,7 @@ class NodeOptions:
         for path in (self.ca, self.key):
             if not path.is_file():
                 raise UserError(f"{path}: there is no such file; 'cflag keys' makes it")
+        refuse_open(self.key)
         if self.number < 0:
             raise UserError(f"--number {self.number}: clients are numbered from 0")
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Collection, Mapping
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,8 @@ from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, NOOP_ACCOUNT_NAME, 
 from flwr.server.superlink.linkstate import LinkState
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from flwr.superlink.cli import flower_superlink
+from flwr.superlink.config_loader import get_objectstore_linkstate_factories
+from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.routers.fleet.router import router as fleet
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -29,13 +33,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cflag.engines.flower.processes.keys import read_public_keys
 
 CALLS = frozenset(route.path for route in fleet.routes if isinstance(route, Route))
+DATABASE = "--database"
 LARGEST = 2**30
 """Bytes of a request. Flower sends large tensors in pieces of 5 MB."""
 
 
-def run_superlink(socket: str, keys: Path | None) -> None:
-    """Run Flower's SuperLink with the arguments of this process; this replaces the server under it."""
-    known = read_public_keys(keys) if keys else []
+def run_superlink(socket: str, keys: Path, arguments: Sequence[str]) -> None:
+    """Run Flower's SuperLink with these arguments of this process; this replaces the server under it."""
+    known = read_public_keys(keys)
+    if DATABASE in arguments:
+        make_database(Path(arguments[arguments.index(DATABASE) + 1]))
 
     def serve(app: FastAPI, host: str, port: int, **options: Any) -> None:
         register(app.state.linkstate_factory.state(), known)
@@ -48,6 +55,20 @@ def run_superlink(socket: str, keys: Path | None) -> None:
 
     flower_superlink.__globals__["uvicorn"] = SimpleNamespace(run=serve)
     flower_superlink()
+
+
+def make_database(path: Path) -> None:
+    """Make the database whole or not at all: Flower cannot go on with one if it was killed while it made it."""
+    if path.exists():
+        return
+    parts = [path.with_name(f"{path.name}.{name}") for name in ("begun", "whole")]
+    for part in parts:
+        for old in path.parent.glob(f"{part.name}*"):
+            old.unlink()
+    get_objectstore_linkstate_factories(str(parts[0]), NoOpFederationManager())[1].state()
+    with closing(sqlite3.connect(parts[0])) as database:
+        database.execute("VACUUM INTO ?", (str(parts[1]),))
+    parts[1].rename(path)
 
 
 async def _serve(outside: uvicorn.Server, inside: uvicorn.Server) -> None:
