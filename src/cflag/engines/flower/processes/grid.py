@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 
 import httpx
 from flwr.cli.build import build_fab_from_disk
-from flwr.common.constant import SubStatus
+from flwr.common.constant import Status, SubStatus
 from flwr.common.serde import fab_to_proto, run_from_proto
-from flwr.proto.control_pb2 import StartRunRequest
+from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StopRunRequest
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
@@ -53,15 +53,19 @@ def open_grid(socket: str) -> Iterator[HttpGrid]:
 
 
 def _start_run(socket: str) -> int:
-    """Start a run of our app; a SuperLink that is away is waited for."""
+    """Start a run of our app, and end earlier ones; a SuperLink that is away is waited for."""
     app = build_fab_from_disk(APP)
     fab = fab_to_proto(Fab(hashlib.sha256(app).hexdigest(), app, {}))
     with _connect(ControlHttpClient, socket) as control:
+        for earlier, its in control.ListRuns(ListRunsRequest()).run_dict.items():
+            if its.status.status != Status.FINISHED:  # its server is dead; clients need not wait for it
+                with suppress(httpx.HTTPStatusError):
+                    control.StopRun(StopRunRequest(run_id=earlier))
         return int(control.StartRun(StartRunRequest(fab=fab)).run_id)
 
 
 def _take_task(socket: str, run: int) -> str:
-    """Take the run's task and return its token; earlier runs that nobody carried are left to expire."""
+    """Take the run's task and return its token."""
     with _connect(RuntimeHttpClient, socket) as runtime:
         while True:
             taken = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
