@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,12 @@ class Deployment:
         assert self.process is not None
         return self.process.wait(LIMIT)
 
+    def stop(self) -> None:
+        """Stop it, if it still runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(60)
+
     def records(self) -> list[dict[str, Any]]:
         """Return the metrics of the rounds so far."""
         path = self.path / "metrics.jsonl"
@@ -100,11 +107,13 @@ class Deployment:
         """Kill a part with SIGKILL."""
         os.kill(self.pid(name), signal.SIGKILL)
 
-    def kill_server(self) -> None:
-        """Kill the process that runs the experiment's loop."""
-        for pid in descendants(self.pid("SuperLink")):
-            if "flwr-serverapp" in command_of(pid):
+    def kill_all(self) -> None:
+        """Kill all its processes at once, as a power cut does."""
+        assert self.process is not None
+        for pid in [self.process.pid, *descendants(self.process.pid)]:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self.process.wait()
 
     def log(self) -> str:
         """Return the command's output."""
@@ -128,14 +137,6 @@ def descendants(pid: int) -> list[int]:
             child = int(stat.parent.name)
             found += [child, *descendants(child)]
     return found
-
-
-def command_of(pid: int) -> str:
-    """Return a process's command line."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def none(fleet: Deployment) -> int:
@@ -184,7 +185,7 @@ def server(fleet: Deployment) -> int:
     fleet.start()
     for rounds in (1, 4):
         fleet.after(rounds)
-        fleet.kill_server()
+        fleet.kill("server")
     assert fleet.wait() == 0
     return 2
 
@@ -193,11 +194,7 @@ def machine(fleet: Deployment) -> int:
     """All processes are killed at once, as in a power cut; `cflag deploy --resume` goes on."""
     fleet.start()
     fleet.after(2)
-    assert fleet.process is not None
-    everything = [fleet.process.pid, *descendants(fleet.process.pid)]
-    for pid in everything:
-        os.kill(pid, signal.SIGKILL)
-    fleet.process.wait()
+    fleet.kill_all()
     fleet.start()
     assert fleet.wait() == 0
     return 1

@@ -11,16 +11,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.faults import CFLAG, Deployment
+import tomli_w
+from benchmarks.faults import CFLAG, Deployment, descendants
 
 from cflag.cli import main
-from cflag.engines.flower.processes.fleet import APP, free_port, tool
+from cflag.engines.flower.processes.fleet import APP, free_port, quiet_flower, tool
 from tests.support.grid import numbers
 
 pytestmark = pytest.mark.fleet
@@ -36,10 +37,10 @@ def plain(folder: Path, **settings: Any) -> Path:
 
 
 @contextmanager
-def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(command: list[str], log: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command in the background, and stop it."""
     with open(log, "wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT)
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env=env)
     try:
         yield process
     finally:
@@ -59,6 +60,14 @@ def logged_rounds(folder: Path) -> list[int]:
     return [event.step for event in events.Scalars("seconds")]
 
 
+def command_of(pid: int) -> str:
+    """Return a process's command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def without_faults(folder: Path) -> Any:
     """Return a run's numbers, but not who was missing meanwhile."""
     lines, model, matrices = numbers(folder)
@@ -66,46 +75,110 @@ def without_faults(folder: Path) -> Any:
 
 
 def test_a_deployment_with_a_killed_client_has_the_local_engines_numbers(tmp_path: Path) -> None:
-    """Three clients, all needed; one is killed in the middle of a round, started again, and let in after a minute.
-
-    Then the fleet, kept running, carries a run that was submitted with Flower's own command line.
-    """
-    fleet = Deployment(tmp_path / "fleet", "--keep", "--no-database", min_clients=3, rounds=2, log="tensorboard")
+    """Three clients, all needed; one is killed in the middle of a round, started again, and let in after a minute."""
+    fleet = Deployment(tmp_path / "fleet", "--no-database", min_clients=3, rounds=2, log="tensorboard")
     fleet.start()
     try:
         fleet.after(1)
         fleet.kill("client 1")
         assert fleet.wait() == 0, fleet.log()
-        assert "client 1 ended and is started again" in fleet.log()
-        assert any("1" in record.get("missing", {}) for record in fleet.records())
-        local = plain(tmp_path / "local", clients=3, tasks=2, rounds=2)
-        assert without_faults(fleet.path) == without_faults(local)
-        assert logged_rounds(fleet.path) == [1, 2, 3, 4], "by the process of the server alone"
-        for number in range(3):
-            states = list((fleet.path / "deployment" / f"client-{number}").glob("*/client-*.safetensors"))
-            assert states, "a client keeps its own state"
-        assert not list((fleet.path / "checkpoint").glob("client-*")), "and nobody else does"
-        _submitted_by_hand(fleet, tmp_path / "by-hand")
-        assert without_faults(tmp_path / "by-hand")[1] == without_faults(plain(tmp_path / "short", **SHORT))[1]
     finally:
-        for name in ("client 0", "client 1", "client 2", "SuperLink"):
-            os.kill(fleet.pid(name), signal.SIGTERM)
+        fleet.stop()
+    assert "client 1 ended and is started again" in fleet.log()
+    assert any("1" in record.get("missing", {}) for record in fleet.records())
+    local = plain(tmp_path / "local", clients=3, tasks=2, rounds=2)
+    assert without_faults(fleet.path) == without_faults(local)
+    assert logged_rounds(fleet.path) == [1, 2, 3, 4], "by the process of the server alone"
+    for number in range(3):
+        states = list((fleet.path / "deployment" / f"client-{number}").glob("*/client-*.safetensors"))
+        assert states, "a client keeps its own state"
+    assert not list((fleet.path / "checkpoint").glob("client-*")), "and nobody else does"
 
 
-SHORT: dict[str, Any] = {"clients": 3, "tasks": 1, "rounds": 1, "method": "replay"}
+@pytest.mark.parametrize("options", [(), ("--no-database",)], ids=["database", "no database"])
+def test_kills_while_a_deployment_starts_change_nothing(options: tuple[str, ...], tmp_path: Path) -> None:
+    """The SuperLink as soon as it is there, and again when the server is; the server; everything, twice."""
+    fleet = Deployment(tmp_path / "fleet", *options, min_clients=2, **SHORT)
+    try:
+        fleet.start()
+        kill(*part(fleet, "superlink"))
+        time.sleep(1.0)
+        fleet.kill_all()
+        fleet.start()
+        part(fleet, "server")
+        kill(*part(fleet, "superlink"))
+        kill(*part(fleet, "server"))
+        part(fleet, "server")
+        fleet.kill_all()
+        fleet.start()
+        assert fleet.wait() == 0, fleet.log()
+    finally:
+        fleet.stop()
+    assert "the SuperLink ended" in fleet.log()
+    assert without_faults(fleet.path) == without_faults(plain(tmp_path / "local", **SHORT))
 
 
-def _submitted_by_hand(fleet: Deployment, out: Path) -> None:
-    """What someone with a SuperLink of their own does."""
-    settings = ";".join(f"{k}={v}" for k, v in SHORT.items())
-    config = f'preset="digits" settings="{settings}" out="{out}"'
-    env = {**os.environ, "FLWR_HOME": str(fleet.path / "deployment" / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}
-    command = [tool("flwr"), "run", str(APP), "cflag", "-c", config, "--format", "json"]
+def part(fleet: Deployment, kind: str) -> list[int]:
+    """Wait until there is a process of this kind, and return it."""
+    assert fleet.process is not None
+    end = time.monotonic() + 120
+    while time.monotonic() < end and fleet.process.poll() is None:
+        words = f"cflag.flower_process {kind} "
+        if found := [pid for pid in descendants(fleet.process.pid) if words in command_of(pid)]:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"no {kind} came: {fleet.log()}")
+
+
+def kill(*pids: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+SHORT: dict[str, Any] = {"clients": 2, "tasks": 1, "rounds": 1, "method": "replay"}
+
+
+def test_a_superlink_of_ones_own_carries_a_run_that_flwr_submits(tmp_path: Path) -> None:
+    """As docs/deploy.md tells: Flower's own SuperLink and command line, and two clients."""
+    keys, port, home = tmp_path / "keys", free_port(), tmp_path / "home"
+    assert main(["keys", "server", str(keys), "--host", "localhost"]) == 0
+    files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
+    link = [tool("flower-superlink"), "--host", "127.0.0.1", "--port", str(port), "--enable-supernode-auth"]
+    link += [word for option, name in files.items() for word in (option, str(keys / name))]
+    link += ["--disable-runtime-dependency-installation"]
+    home.mkdir()
+    connection = {"address": f"localhost:{port}", "root-certificates": str(keys / "ca.crt")}
+    (home / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": "mylink", "mylink": connection}}))
+    env = {**os.environ, **quiet_flower(home)}
+    with (
+        started([*link, "--disable-runtime-dependency-installation"], tmp_path / "link.log", env),
+        ExitStack() as stack,
+    ):
+        wait_for(lambda: "Application startup complete" in (tmp_path / "link.log").read_text(), "the SuperLink")
+        for number in ("0", "1"):
+            assert main(["keys", "client", str(keys / "clients"), "--name", number]) == 0
+            flwr(env, "supernode", "register", str(keys / "clients" / f"{number}.pub"), "mylink")
+            client = [*CFLAG, "client", "--superlink", f"localhost:{port}", "--ca", str(keys / "ca.crt")]
+            client += ["--key", str(keys / "clients" / f"{number}.key"), "--number", number]
+            stack.enter_context(started([*client, "--state", str(tmp_path / number)], tmp_path / f"{number}.log"))
+        settings = ";".join(f"{k}={v}" for k, v in SHORT.items())
+        config = f'preset="digits" settings="{settings}" out="{tmp_path / "run"}"'
+        flwr(env, "run", str(APP), "mylink", "-c", config)
+        wait_for(lambda: (tmp_path / "run" / "result.json").is_file(), "the run that flwr submitted")
+    assert without_faults(tmp_path / "run") == without_faults(plain(tmp_path / "local", **SHORT))
+
+
+def flwr(env: dict[str, str], *words: str) -> None:
+    command = [tool("flwr"), *words, "--format", "json"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert '"success": true' in done.stdout, done.stdout + done.stderr
+
+
+def wait_for(there: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + 120
-    while not (out / "result.json").is_file():
-        assert time.monotonic() < end, "the run that flwr submitted did not finish"
+    while not there():
+        assert time.monotonic() < end, f"{what} did not come"
         time.sleep(0.2)
 
 

@@ -8,7 +8,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 STARTER = "CFLAG_STARTER"
@@ -30,27 +30,9 @@ def end_with_parent() -> None:
     """End this process when its parent ends, even in the middle of its work: nobody waits for the answer any more."""
     # The starter names itself where it can: it may be gone before this process is up.
     parent = int(os.environ.pop(STARTER, os.getppid()))  # and this process's own children have another parent
-    _end_unless(lambda: os.getppid() == parent)
 
-
-def end_with(process: int) -> None:
-    """End this process when another process of this machine ends."""
-
-    def exists() -> bool:
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return True
-
-    _end_unless(exists)
-
-
-def _end_unless(needed: Callable[[], bool]) -> None:
     def follow() -> None:
-        while needed():
+        while os.getppid() == parent:
             time.sleep(0.5)
         os._exit(0)
 

@@ -33,9 +33,11 @@ def add_fleet(commands: Commands) -> None:
     deploy.set_defaults(command=_deploy)
 
     keys = commands.add_parser("keys", help="make the keys of a fleet").add_subparsers(required=True, metavar="WHOSE")
-    server_keys = keys.add_parser("server", help="an authority and the server's certificate")
+    server_keys = keys.add_parser("server", help="the server's key and certificate, and ca.crt to check it with")
     server_keys.add_argument("folder", type=Path, metavar="DIR")
     server_keys.add_argument("--host", required=True, metavar="NAME,...", help="names or addresses clients will use")
+    server_keys.add_argument("--authority", type=Path, metavar="DIR",
+                             help="keep, or find, what signs certificates there (default: throw it away)")  # fmt: skip
     server_keys.set_defaults(command=_keys_server)
     client_keys = keys.add_parser("client", help="a client's key pair; its .pub goes to the server's KEYS/clients/")
     client_keys.add_argument("folder", type=Path, metavar="DIR")
@@ -77,7 +79,6 @@ def _add_fleet_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clients", type=int, metavar="N", help="how many (default: the preset's)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write; must be new (default: runs/...)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was stopped or killed")
-    parser.add_argument("--keep", action="store_true", help="leave what was started running afterwards")
     parser.add_argument("--no-database", dest="database", action="store_false",
                         help="a SuperLink without database: faster; if it dies the round is repeated")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress display")
@@ -92,17 +93,16 @@ def _deploy(args: argparse.Namespace) -> None:
     with require_flower():
         from cflag.engines.flower.processes.deploy import FleetOptions, deploy
     data = absolute(args.data_dir) if args.data_dir else os.environ.get("CFLAG_DATA", "")
-    fleet = FleetOptions(data, args.keep, args.database, args.poll)
+    fleet = FleetOptions(data, args.database, args.poll)
     _fleet(args, lambda folder, display: deploy(folder, fleet, display))
 
 
 def _server(args: argparse.Namespace) -> None:
     with require_flower():
         from cflag.engines.flower.processes.deploy import ServerOptions, serve_fleet
-    for name in ("ca.crt", "server.pem", "server.key"):
-        if not (args.keys / name).is_file():
-            raise UserError(f"{args.keys / name}: there is no such file; 'cflag keys server {args.keys}' makes it")
-    options = ServerOptions(args.keys, args.host, args.port, args.keep, args.database)
+        from cflag.engines.flower.processes.keys import check_server_keys
+    check_server_keys(args.keys)
+    options = ServerOptions(args.keys, args.host, args.port, args.database)
     _fleet(args, lambda folder, display: serve_fleet(folder, options, display))
 
 
@@ -134,9 +134,11 @@ def _keys_server(args: argparse.Namespace) -> None:
     with require_flower():
         from cflag.engines.flower.processes.keys import make_server_keys
     hosts = [*names_in("--host", args.host), "localhost", "127.0.0.1"]
-    for path in make_server_keys(args.folder, list(dict.fromkeys(hosts))):
+    for path in make_server_keys(args.folder, list(dict.fromkeys(hosts)), args.authority):
         print(path)
-    print(f"copy {args.folder / 'ca.crt'} to every client; all else here stays with the server")
+    print(f"copy {args.folder / 'ca.crt'} to every client; all else in {args.folder} stays with the server")
+    if args.authority is not None:
+        print(f"move {args.authority} off this machine: {args.authority / 'ca.key'} can vouch for any server")
 
 
 def _keys_client(args: argparse.Namespace) -> None:

@@ -1,14 +1,12 @@
 """The ServerApp: the experiment's loop, over Flower's grid instead of this machine's processes.
 
-`cflag deploy` and `cflag server` submit it; `flwr run` does, too, for people with a SuperLink of their own:
-flwr run APP cflag -c 'preset="digits" settings="rounds=3" out="/abs/path/run"'
+`cflag deploy`, `cflag server` and the simulation have a process that is it. For people with a SuperLink of their own
+Flower starts it: flwr run APP cflag -c 'preset="digits" settings="rounds=3" out="/abs/path/run"'
 """
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from cflag.config import Config, load_raw, merge, parse_setting, resolve
-from cflag.engines.flower.environment import OWNER
 from cflag.engines.flower.processes.outcome import command_of, forget_outcome, write_outcome
 from cflag.engines.flower.processes.waits import shorten
 from cflag.engines.flower.server.engine import FlowerEngine
@@ -26,7 +23,7 @@ from cflag.engines.flower.server.secure_engine import SecureFlowerEngine
 from cflag.errors import CflagError, UserError
 from cflag.experiment import Experiment
 from cflag.loggers.attach import require_loggers
-from cflag.process import end_with, one_thread
+from cflag.process import one_thread
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder, new_folder
 from cflag.stopping import explain_failures
@@ -37,17 +34,33 @@ server = ServerApp()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Open the run folder that the run config names, or make it, and learn."""
-    if OWNER in os.environ:
-        if threading.current_thread() is threading.main_thread():  # in a simulation it is not
-            # A SuperLink that dies takes its executor with it, which is no reason to stop: the owner starts it again.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        end_with(int(os.environ[OWNER]))
-    folder = _folder(context.run_config)
+    carry(grid, _folder(context.run_config))
+
+
+def carry(grid: Grid, folder: RunFolder) -> None:
+    """Carry the folder's experiment to its end, and leave word there if that fails."""
     try:
         run_server_app(grid, folder)
     except CflagError as error:
         write_outcome(folder, error)
         raise
+
+
+def serve(socket: str, path: Path) -> None:
+    """Be the server process of `cflag deploy` or `cflag server`, with a SuperLink behind a private socket."""
+    from cflag.engines.flower.processes.grid import open_grid
+
+    # Flower's way to end a process whose run the SuperLink has forgotten; whoever started this one starts it again.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with open_grid(socket) as grid:
+        carry(grid, RunFolder.open(path))
+
+
+def simulate(path: Path) -> None:
+    """Be the process of a simulation: server and clients, the latter on Ray."""
+    from cflag.engines.flower.processes.simulation import simulate
+
+    simulate(server, RunFolder.open(path))
 
 
 def run_server_app(grid: Grid, folder: RunFolder, say: Callable[[str], None] | None = None) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-OWNER = "CFLAG_OWNER"
-"""The process that looks after the SuperLink and the server, where there is one; they end with it."""
-STAY = "CFLAG_KEEP"
-"""Set where a process should outlive the one that started it."""
 SUPERNODE_POLL = "CFLAG_SUPERNODE_POLL"
 """The longest a SuperNode waits before it looks for messages again, in seconds; see waits.py."""
 SIMULATION = "CFLAG_SIMULATION_STATE"

@@ -1,27 +1,24 @@
-"""The processes of a deployment on this machine: a SuperLink, a client's SuperNode, and Flower's own command line."""
+"""The processes of a deployment on this machine: how they are started, stopped and kept apart."""
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-import tomli_w
-
-from cflag.engines.flower.environment import STAY, SUPERNODE_POLL
-from cflag.errors import CflagError
+from cflag.engines.flower.environment import SUPERNODE_POLL
+from cflag.errors import CflagError, UserError
 from cflag.process import STARTER
 
 APP = Path(__file__).parent.parent / "app"
-"""The folder that `flwr run` takes."""
-FEDERATION = "cflag"
+"""The app as `flwr run` takes it; the code in it is the installed package's."""
 STARTS = 60.0
 """Seconds a SuperLink has to start."""
 
@@ -68,79 +65,58 @@ class Process:
                 continue
         self.popen.wait()
 
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM, and do not wait."""
+        if self.popen is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.popen.pid, signal.SIGTERM)
+
     def last_words(self) -> str:
         """Return the end of its log in one line."""
         text = self.log.read_text(errors="replace") if self.log.is_file() else ""
         return " ".join(text.split())[-400:]
 
 
-class Flwr:
-    """Flower's command line, talking to one SuperLink."""
-
-    def __init__(self, home: Path, address: str, ca: Path | None) -> None:
-        self.env = quiet_flower(home)
-        home.mkdir(parents=True, exist_ok=True)
-        connection = {"address": address, **({"root-certificates": str(ca)} if ca else {"insecure": True})}
-        settings = {"superlink": {"default": FEDERATION, FEDERATION: connection}}
-        (home / "config.toml").write_text(tomli_w.dumps(settings))
-
-    def call(self, *args: str, federation_config: str = "") -> dict[str, Any]:
-        """Run a command and return its JSON; `flwr` ends with 0 even where it fails, so only that counts."""
-        extra = ["--federation-config", federation_config] if federation_config else []
-        done = subprocess.run(
-            [tool("flwr"), *args, *extra, "--format", "json"], env={**os.environ, **self.env}, capture_output=True
-        )
-        text = done.stdout.decode(errors="replace")
-        start = text.find("{")
-        try:
-            answer: dict[str, Any] = json.loads(text[start:]) if start >= 0 else {}
-        except json.JSONDecodeError:
-            answer = {}
-        if not answer.get("success"):
-            why = answer.get("error-message") or " ".join((text + done.stderr.decode(errors="replace")).split())[-400:]
-            raise CflagError(f"flwr {args[0]}: {why}")
-        return answer
-
-    def submit(self, out: Path, federation_config: str = "") -> str:
-        """Submit the run whose folder this is; return Flower's id for it."""
-        config = f'out="{out.absolute()}"'
-        answer = self.call("run", str(APP), FEDERATION, "-c", config, federation_config=federation_config)
-        return str(answer["run-id"])
-
-    def failure(self, run: str) -> str | None:
-        """Return why a run ended that should not have; None while it has not."""
-        (found,) = self.call("list", FEDERATION, "--run-id", run)["runs"]
-        return str(found["status-details"]) if str(found["status"]).startswith("finished") else None
+def superlink(folder: Path, private: str, host: str, port: int, keys: Path, *extra: str) -> Process:
+    """Return a SuperLink that works in this folder: a port for clients, and a private socket for everything else."""
+    files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
+    command = [*flower_process("superlink"), private, str(keys / "clients"), "--host", host, "--port", str(port)]
+    command += [part for option, name in files.items() for part in (option, str(keys / name))]
+    command += ["--enable-supernode-auth", "--isolation", "process", *extra]
+    return Process("SuperLink", command, folder / "superlink.log", quiet_flower(folder / "flower"))
 
 
-def superlink(folder: Path, host: str, port: int, keys: Path | None, keep: bool = False, *extra: str) -> Process:
-    """Return a SuperLink that works in this folder; without keys it is for this machine alone."""
-    secure = ["--insecure"]
-    if keys is not None:
-        files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
-        secure = ["--enable-supernode-auth", *(part for k, v in files.items() for part in (k, str(keys / v)))]
-    command = [*flower_process("superlink"), "--host", host, "--port", str(port), *secure]
-    command += ["--disable-runtime-dependency-installation", *extra]
-    env = {**quiet_flower(folder / "flower"), **({STAY: "1"} if keep else {})}
-    return Process("SuperLink", command, folder / "superlink.log", env)
-
-
-def wait_until_open(process: Process, host: str, port: int) -> None:
-    """Wait until a process listens."""
+def wait_until_open(process: Process, path: str) -> bool:
+    """Wait until a process listens on a socket; return False where it ended instead."""
     end = time.monotonic() + STARTS
     while time.monotonic() < end:
         if not process.alive:
-            raise CflagError(f"the {process.name} did not start: {process.last_words()} (see {process.log})")
-        try:
-            socket.create_connection((host, port), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise CflagError(f"the {process.name} does not answer on {host}:{port} after {STARTS:.0f} s; see {process.log}")
+            return False
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(path)
+            return True
+        time.sleep(0.1)
+    raise CflagError(f"the {process.name} does not answer after {STARTS:.0f} s; see {process.log}")
+
+
+@contextmanager
+def alone(folder: Path, what: str, patience: float = 10.0) -> Iterator[None]:
+    """Keep a second process out of a folder; one that was killed may have left some that need a moment to end."""
+    end = time.monotonic() + patience
+    with open(folder / ".lock", "w") as file:
+        while True:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > end:
+                    raise UserError(f"{folder} is in use by another {what}") from None
+                time.sleep(0.1)
+        yield
 
 
 def flower_process(name: str) -> list[str]:
-    """Return the command of a SuperLink, SuperNode or client that ends with this process."""
+    """Return the command of a part of a fleet, which ends with this process."""
     return [sys.executable, "-m", "cflag.flower_process", name]
 
 

@@ -5,19 +5,14 @@ Two processes: Flower's SuperNode, which talks to the server, and this one, whic
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import secrets
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cflag.engines.flower.environment import STAY
-from cflag.engines.flower.processes.fleet import Process, flower_process, free_port, quiet_flower, supernode_poll
+from cflag.engines.flower.processes.fleet import Process, alone, flower_process, quiet_flower, supernode_poll
+from cflag.engines.flower.processes.keys import refuse_open
 from cflag.errors import UserError
 
 AGAIN = 5.0
@@ -42,6 +37,7 @@ class NodeOptions:
         for path in (self.ca, self.key):
             if not path.is_file():
                 raise UserError(f"{path}: there is no such file; 'cflag keys' makes it")
+        refuse_open(self.key)
         if self.number < 0:
             raise UserError(f"--number {self.number}: clients are numbered from 0")
 
@@ -49,6 +45,7 @@ class NodeOptions:
 def run_client(options: NodeOptions) -> None:
     """Serve until stopped: the SuperNode is started again whenever it ends."""
     from cflag.engines.flower.client.executor import execute
+    from cflag.engines.flower.private import private_socket
     from cflag.engines.flower.processes.waits import shorten
     from cflag.process import keep_freed_memory
     from cflag.stopping import stop_requests
@@ -57,33 +54,24 @@ def run_client(options: NodeOptions) -> None:
     shorten(options.poll)
     options.state.mkdir(mode=0o700, parents=True, exist_ok=True)  # replay memories are samples
     keep_freed_memory()
-    with _alone(options.state), stop_requests() as stopped:
-        address, secret = f"127.0.0.1:{free_port()}", secrets.token_bytes(32)
-        node = _supernode(options, address, secret)
+    with alone(options.state, "client"), private_socket() as socket, stop_requests() as stopped:
+        node = _supernode(options, socket)
         threading.Thread(target=_keep_alive, args=(node, stopped), daemon=True).start()
         try:
-            execute(address, secret, lambda: not stopped())
+            execute(socket, lambda: not stopped())
         finally:
             node.stop()
 
 
-def _supernode(options: NodeOptions, address: str, secret: bytes) -> Process:
-    """Return the SuperNode; only a process that knows the secret can take messages from it."""
-    file = options.state / "supernode.secret"
-    file.unlink(missing_ok=True)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(secret)
+def _supernode(options: NodeOptions, socket: str) -> Process:
+    """Return the SuperNode; only a process of this user can take messages from it."""
     config = {"partition-id": options.number, "state-dir": str(options.state.absolute()), "device": options.device}
     config |= {"data-dir": options.data} if options.data else {}
-    host, port = address.split(":")
-    command = [*flower_process("supernode"), "--superlink", options.superlink, "--root-certificates", str(options.ca)]
-    command += ["--auth-supernode-private-key", str(options.key), "--isolation", "process"]
-    command += ["--superexec-auth-secret-file", str(file), "--host", host, "--port", port]
-    command += ["--node-config", " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())]
+    command = [*flower_process("supernode"), socket, "--superlink", options.superlink]
+    command += ["--root-certificates", str(options.ca), "--auth-supernode-private-key", str(options.key)]
+    command += ["--isolation", "process", "--node-config", " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())]
     env = {**quiet_flower(options.state / "flower"), **supernode_poll(options.poll)}
-    node = Process("SuperNode", command, options.state / "supernode.log", env)
-    node.env.pop(STAY, None)  # this client may outlive the deployment; its SuperNode must not outlive this client
-    return node
+    return Process("SuperNode", command, options.state / "supernode.log", env)
 
 
 def _keep_alive(node: Process, stopped: object) -> None:
@@ -95,14 +83,3 @@ def _keep_alive(node: Process, stopped: object) -> None:
                 return
             node.start()
         time.sleep(0.2)
-
-
-@contextmanager
-def _alone(state: Path) -> Iterator[None]:
-    """Keep a second client out of the same state."""
-    with open(state / ".lock", "w") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"{state} is in use by another client") from None
-        yield
