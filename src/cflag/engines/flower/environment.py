@@ -4,6 +4,8 @@ from __future__ import annotations
 
 OWNER = "CFLAG_OWNER"
 """The process that looks after the SuperLink and the server, where there is one; they end with it."""
+KEYS = "CFLAG_KEYS"
+"""The folder with the public keys of the clients that the SuperLink lets in, where we know it."""
 STAY = "CFLAG_KEEP"
 """Set where a process should outlive the one that started it."""
 SUPERNODE_POLL = "CFLAG_SUPERNODE_POLL"

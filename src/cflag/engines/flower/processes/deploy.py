@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cflag.config import Config
-from cflag.engines.flower.environment import OWNER, SIMULATION, STAY
+from cflag.engines.flower.environment import KEYS, OWNER, SIMULATION, STAY
 from cflag.engines.flower.processes.fleet import Flwr, Process, flower_process, free_port, superlink, wait_until_open
 from cflag.engines.flower.processes.keys import make_client_key, make_server_keys
 from cflag.engines.flower.processes.outcome import forget_outcome, how_to_resume, raise_outcome
@@ -168,6 +168,7 @@ def _superlink(folder: RunFolder, options: ServerOptions) -> Iterator[_Server]:
     _forget_withdrawn_keys(home, options.keys / "clients")
     extra = ["--database", str(home / "superlink.db")] if options.database else []
     link = superlink(home, options.host, options.port, options.keys.absolute(), options.keep, *extra)
+    link.env[KEYS] = str((options.keys / "clients").absolute())
     if not options.keep:
         link.env[OWNER] = str(os.getpid())
     flwr = Flwr(home / "flower", f"{LOOPBACK}:{options.port}", (options.keys / "ca.crt").absolute())

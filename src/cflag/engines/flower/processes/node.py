@@ -74,6 +74,7 @@ def _supernode(options: NodeOptions, address: str, secret: bytes) -> Process:
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
         out.write(secret)
     config = {"partition-id": options.number, "state-dir": str(options.state.absolute()), "device": options.device}
+    config |= {"key": str(options.key.absolute())}
     config |= {"data-dir": options.data} if options.data else {}
     host, port = address.split(":")
     command = [*flower_process("supernode"), "--superlink", options.superlink, "--root-certificates", str(options.ca)]
