@@ -67,9 +67,10 @@ def _stock(home: Path, clients: int, words: list[str]) -> None:
     with ExitStack() as stack:
         for number in range(clients):
             secure = ["--root-certificates", str(keys / "ca.crt"), "--auth-supernode-private-key"]
-            config = f'partition-id={number} state-dir="{home / str(number)}"'
+            key = keys / "clients" / f"{number}.key"
+            config = f'partition-id={number} state-dir="{home / str(number)}" key="{key}"'
             command = [tool("flower-supernode"), "--superlink", f"localhost:{port}", "--port", str(free_port())]
-            command += [*secure, str(keys / "clients" / f"{number}.key"), "--node-config", config]
+            command += [*secure, str(key), "--node-config", config]
             node = Process("SuperNode", command, home / f"{number}.log", quiet_flower(home / f"{number}-home"))
             node.start()
             stack.callback(node.stop)

@@ -134,6 +134,15 @@ def check_seal(path: Path, content: bytes) -> None:
         raise UserError(f"{path} is damaged: its checksum does not fit; {WHAT_TO_DO}")
 
 
+def seal_of(path: Path) -> str:
+    """Return the checksum that a sealed file says it has."""
+    with open(path, "rb") as file:
+        place = _SEAL.search(file.read(_WITHIN))
+    if place is None:
+        raise UserError(f"{path} is damaged, or of another version of cflag: it has no checksum; {WHAT_TO_DO}")
+    return place[1].decode()
+
+
 def _sum_around(content: bytes, start: int, end: int) -> str:
     """Return the checksum of all but the checksum."""
     summed = hashlib.sha256(content[:start])

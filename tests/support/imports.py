@@ -82,7 +82,12 @@ UPWARD_TYPES = {("learning", "client"), ("learning", "server")}
 
 FLOWER = Layers(
     "cflag.engines.flower",
-    (("environment", "messages", "private", "sealed"), ("client", "server"), ("processes",)),
+    (
+        ("environment", "messages", "private", "sealed"),
+        ("identity", "trail"),
+        ("client", "server"),
+        ("processes",),
+    ),
 )
 """Inside the Flower engine: client and server share what travels and nothing else, and know nothing of processes."""
 

@@ -55,6 +55,15 @@ def add_fleet(commands: Commands) -> None:
     server.add_argument("--port", type=int, default=9092, help="default: 9092")
     server.set_defaults(command=_server)
 
+    accept = commands.add_parser(
+        "accept",
+        help="take back a client of a fleet whose state or key changed",
+        description="Let the server of a run, which may be going on, take clients as they are with their next hello.",
+    )
+    accept.add_argument("run", type=Path, metavar="RUN", help="the run folder")
+    accept.add_argument("numbers", type=int, nargs="+", metavar="N", help="a client's number")
+    accept.set_defaults(command=_accept)
+
     client = commands.add_parser(
         "client",
         help="one client of a fleet, on the machine that has its data",
@@ -147,6 +156,22 @@ def _keys_client(args: argparse.Namespace) -> None:
     for path in make_client_key(args.folder, args.name):
         print(path)
     print(f"copy {args.folder / args.name}.pub to the server's KEYS/clients/ under a name of its own")
+
+
+def _accept(args: argparse.Namespace) -> None:
+    from cflag.results.folder import RunFolder
+
+    with require_flower():
+        from cflag.engines.flower.server.register import accept
+    folder = RunFolder.open(args.run)
+    clients = folder.config().clients
+    if folder.finished:
+        raise UserError(f"{args.run} is finished")
+    for number in args.numbers:
+        if not 0 <= number < clients:
+            raise UserError(f"{number}: this run has clients 0 to {clients - 1}")
+    accept(args.run, args.numbers)
+    print(f"with the next hello, as they are: clients {', '.join(map(str, args.numbers))}")
 
 
 def _client(args: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ Flower starts it: flwr run APP cflag -c 'preset="digits" settings="rounds=3" out
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,10 +16,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from cflag.config import Config, load_raw, merge, parse_setting, resolve
+from cflag.engines.flower.environment import KEYS
 from cflag.engines.flower.processes.outcome import command_of, forget_outcome, write_outcome
 from cflag.engines.flower.processes.waits import shorten
 from cflag.engines.flower.server.engine import FlowerEngine
 from cflag.engines.flower.server.post import POLL
+from cflag.engines.flower.server.register import Register
 from cflag.engines.flower.server.secure_engine import SecureFlowerEngine
 from cflag.errors import CflagError, UserError
 from cflag.experiment import Experiment
@@ -73,7 +76,8 @@ def run_server_app(grid: Grid, folder: RunFolder, say: Callable[[str], None] | N
     with explain_failures(folder.path, command_of(folder)), folder.locked(), one_thread():
         shorten(POLL)
         kind = SecureFlowerEngine if config.secure else FlowerEngine
-        engine = kind(grid, config, folder.name, say or folder.say)
+        keys = Path(os.environ[KEYS]) if KEYS in os.environ else None
+        engine = kind(grid, config, folder.name, say or folder.say, Register(folder.path, keys))
         experiment = Experiment(config, spec=engine.gather())
         experiment.carry(engine, folder, Quiet())
 

@@ -1,7 +1,7 @@
 """The ClientApp: what a SuperNode runs for each message of cflag's ServerApp.
 
 The node says which client it is and where it keeps its state and finds its data:
---node-config 'partition-id=0 state-dir="/var/lib/cflag" data-dir="/data"'
+--node-config 'partition-id=0 state-dir="/var/lib/cflag" data-dir="/data" key="/etc/cflag/client.key"'
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from cflag.conversation import Answer
 from cflag.engines.flower.client.secure import is_secure, open_question, seal_answer, secure_mod
 from cflag.engines.flower.client.station import Station, Stations
 from cflag.engines.flower.environment import SIMULATION
+from cflag.engines.flower.identity import claim, sign
 from cflag.engines.flower.messages import Parcel, pack, unpack
 from cflag.errors import CflagError
 
@@ -28,8 +29,15 @@ stations = Stations(keeps=False)
 
 @client.query()
 def hello(message: Message, context: Context) -> Message:
-    """Say who this client is."""
-    return _reply(message, context, lambda station, head, sent: station.hello())
+    """Say who this client is, and sign it where this node knows its key."""
+    node, key = message.metadata.dst_node_id, context.node_config.get("key")
+
+    def greet(station: Station, head: Any, sent: Any) -> Parcel:
+        answered, tensors = station.hello()
+        said = claim(head["experiment"], head["nonce"], node, station.number)
+        return {**answered, **(sign(Path(str(key)), said) if key else {})}, tensors
+
+    return _reply(message, context, greet)
 
 
 @client.train()

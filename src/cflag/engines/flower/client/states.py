@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cflag.engines.flower.messages import Position
+from cflag.engines.flower.trail import Link, extended, stamp
 from cflag.errors import CflagError
 from cflag.files import (
     UNSEALED,
@@ -19,6 +20,7 @@ from cflag.files import (
     check_seal,
     read_bytes,
     read_json,
+    seal_of,
     sealed,
     write_atomically,
     write_sealed_json,
@@ -65,26 +67,47 @@ class StateFolder:
         Each start of the server is an attempt. A new one goes on from its checkpoint, so what this client kept of later
         questions is undone; within an attempt a question from the past is only a repetition.
         """
-        status = self._status()
-        earlier = [path for at, path in self._states() if at < position]
+        status, states = self._status(), self._states()
+        earlier = [path for at, path in states if at < position]
+        newest = status.get("newest", "")
+        if newest < stamp(position) and newest not in ("", *(stamp(at) for at, _ in states)):
+            raise CflagError(
+                f"{self.folder}: this client's state of question {newest} is gone; put it back, or delete this folder "
+                "and let the server accept the client as it is"
+            )
         if not earlier and tuple(status.get("forgot", (-1, 0))) >= (0, 0):
             raise CflagError(
                 f"{self.folder}: this client kept its state only from question {self._states_text()} on and cannot go "
                 f"back to {stamp(position)}; was the server restarted from an old checkpoint?"
             )
-        if status.get("attempt") not in (None, attempt):
-            for at, path in self._states():
-                if at >= position:
-                    path.unlink()
+        undone = [path for at, path in states if at >= position]
+        if undone and status.get("attempt") not in (None, attempt):
+            last = [stamp(at) for at, _ in states if at < position][-1:]
+            self._note({**status, "newest": "".join(last)})
+            for path in undone:
+                path.unlink()
         return earlier[-1] if earlier else None
 
-    def answered(self, floor: Position, attempt: str, where: dict[str, Any]) -> None:
+    def answered(self, position: Position, floor: Position, attempt: str, where: dict[str, Any]) -> None:
         """Note how far this client is, and drop states that no server can come back to: those before `floor`."""
-        older = [(at, path) for at, path in self._states() if at < floor]
+        states, status, trail = self._states(), self._status(), self.trail()
+        if status.get("attempt") not in (None, attempt):
+            trail = [link for link in trail if link[0] < stamp(position)]
+        newest = [path for at, path in states if at <= position][-1:]
+        trail = extended(trail, position, floor, seal_of(newest[0]) if newest else "")
+        older = [(at, path) for at, path in states if at < floor]
         for _, path in older[:-1]:
             path.unlink()
-        forgot = list(older[-1][0]) if len(older) > 1 else self._status().get("forgot", [-1, 0])
-        write_sealed_json(self.folder / "status.json", {**where, "attempt": attempt, "forgot": forgot})
+        forgot = list(older[-1][0]) if len(older) > 1 else status.get("forgot", [-1, 0])
+        last = stamp(states[-1][0]) if states else ""
+        self._note({**where, "attempt": attempt, "forgot": forgot, "newest": last, "trail": trail})
+
+    def trail(self) -> list[Link]:
+        """Return the last questions that this client answered."""
+        return [(at, link) for at, link in self._status().get("trail", [])]
+
+    def _note(self, status: dict[str, Any]) -> None:
+        write_sealed_json(self.folder / "status.json", status)
 
     def _status(self) -> dict[str, Any]:
         path = self.folder / "status.json"
@@ -103,8 +126,3 @@ class StateFolder:
     def _states_text(self) -> str:
         states = self._states()
         return stamp(states[0][0]) if states else "(none)"
-
-
-def stamp(position: Position) -> str:
-    """Return a position as it stands in a file's name."""
-    return f"{position[0]:07d}-{position[1]:03d}"

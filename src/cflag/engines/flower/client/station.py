@@ -47,6 +47,7 @@ class Station:
             "spec": deal.spec.to_dict(),
             "sizes": [deal.size(self.number, task) for task in tasks],
             "test_sizes": [deal.test_size(self.number, task) for task in tasks],
+            "trail": self.states.trail(),
         }
         return head, {}
 
@@ -71,10 +72,11 @@ class Station:
         # still to catch up on then.
         catching_up = head.get("floors", {}).get(str(self.number), question.position)
         floor = min((question.position[0], 0), (catching_up[0], catching_up[1]))
-        self.states.answered(floor, attempt, where)
+        self.states.answered(question.position, floor, attempt, where)
         return {
             "number": self.number,
             "position": list(question.position),
+            "trail": self.states.trail(),
             "samples": reply.samples,
             "cost": [reply.cost.current, reply.cost.memory],
             "logs": dict(reply.logs),

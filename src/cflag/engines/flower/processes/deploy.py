@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cflag.config import Config
-from cflag.engines.flower.environment import SIMULATION
+from cflag.engines.flower.environment import KEYS, SIMULATION
 from cflag.engines.flower.private import private_socket
 from cflag.engines.flower.processes.fleet import (
     Process,
@@ -199,7 +199,8 @@ def _fleet(folder: RunFolder, options: ServerOptions) -> Iterator[Fleet]:
     with private_socket() as socket:
         link = superlink(home, socket, options.host, options.port, options.keys.absolute(), *extra)
         command = [*flower_process("server"), socket, str(folder.path.absolute())]
-        fleet = Fleet(Process("server", command, home / "server.log", quiet_flower(home / "flower")), link, socket)
+        env = {**quiet_flower(home / "flower"), KEYS: str((options.keys / "clients").absolute())}
+        fleet = Fleet(Process("server", command, home / "server.log", env), link, socket)
         with fleet.stopped_afterwards():
             yield fleet
 

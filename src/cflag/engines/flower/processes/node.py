@@ -66,6 +66,7 @@ def run_client(options: NodeOptions) -> None:
 def _supernode(options: NodeOptions, socket: str) -> Process:
     """Return the SuperNode; only a process of this user can take messages from it."""
     config = {"partition-id": options.number, "state-dir": str(options.state.absolute()), "device": options.device}
+    config |= {"key": str(options.key.absolute())}
     config |= {"data-dir": options.data} if options.data else {}
     command = [*flower_process("supernode"), socket, "--superlink", options.superlink]
     command += ["--root-certificates", str(options.ca), "--auth-supernode-private-key", str(options.key)]

@@ -24,6 +24,7 @@ from cflag.engines.flower.server.attendance import Attendance
 from cflag.engines.flower.server.exchange import Exchange
 from cflag.engines.flower.server.missed import Missed
 from cflag.engines.flower.server.post import Post
+from cflag.engines.flower.server.register import Register
 from cflag.engines.flower.server.roll import Roll
 from cflag.engines.host import GlobalModel
 from cflag.server import Server
@@ -32,11 +33,13 @@ from cflag.server import Server
 class FlowerEngine(Engine):
     """Carries conversations between one server and the clients behind Flower's grid."""
 
-    def __init__(self, grid: Grid, config: Config, experiment: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, grid: Grid, config: Config, experiment: str, say: Callable[[str], None], register: Register
+    ) -> None:
         super().__init__(config.clients)
         self.config = config
         self.post = Post(grid)
-        self.roll = Roll(self.post, experiment, config, say)
+        self.roll = Roll(self.post, experiment, config, say, register)
         self.exchange = Exchange(self.post, self.roll, experiment, config.deadline)
         self.missed = Missed(self.exchange, say)
         self.attendance = Attendance(
@@ -74,7 +77,7 @@ class FlowerEngine(Engine):
         asked = [number for number in numbers if number in self.roll.present]
         for number in numbers:
             if number not in asked:
-                self.account.missing.setdefault(number, "away")
+                self.account.missing.setdefault(number, self.roll.why_away(number))
         for number in asked:  # some may have joined since the task began
             server.sizes.setdefault(number, self.roll.size(number, server.task))
         context = RoundContext(server.task, server.round, sum(server.sizes[n] for n in asked), len(asked))
@@ -124,12 +127,13 @@ class FlowerEngine(Engine):
         return counts
 
     def kept(self) -> dict[str, Any]:
-        """Return the questions that some clients still have to catch up on."""
-        return self.missed.kept()
+        """Return the questions that some clients still have to catch up on, and who the clients are."""
+        return {**self.missed.kept(), **self.roll.register.kept()}
 
     def take_back(self, kept: Mapping[str, Any]) -> None:
         """Take back what `kept` returned."""
         self.missed.take_back(kept)
+        self.roll.take_back(kept)
 
 
 class Clock:

@@ -11,6 +11,7 @@ from flwr.app import Message, RecordDict
 from cflag.engines.flower.messages import Bundle, GarbageError, Parcel, Position, Question, pack, unpack
 from cflag.engines.flower.server.post import NO_ANSWER, Letter, Post, failures
 from cflag.engines.flower.server.roll import HELLO, Roll
+from cflag.engines.flower.trail import read_trail, stamp
 
 ROOM = 2**26
 """Bytes an answer may have beyond eight times the size of the question's tensors."""
@@ -53,6 +54,8 @@ class Exchange:
                 answered.add(number)
                 try:
                     parcel = self._open(number, message, bundle)
+                    if tasks is None:
+                        self._follow(number, question.position, parcel[0])
                 except GarbageError as error:
                     why[number] = str(error)
                     continue
@@ -109,6 +112,18 @@ class Exchange:
         holds = head.get("holds", [])
         self._holds[number] = frozenset(map(str, holds)) if isinstance(holds, list) else frozenset()
         return head, tensors
+
+    def _follow(self, number: int, position: Position, head: Mapping[str, Any]) -> None:
+        """Refuse the answer of a client whose state is not the one it had; under secure aggregation none is told."""
+        if head.get("lacks") or ("trail" not in head and number not in self.roll.register.answered):
+            return
+        try:
+            why = self.roll.register.follow(number, stamp(position), read_trail(head.get("trail")))
+        except GarbageError as error:
+            why = str(error)
+        if why:
+            self.roll.distrust(number, why)
+            raise GarbageError(f"refused: {why}")
 
     def _alive(self, silent: Sequence[int]) -> list[int]:
         """Return which silent clients are idle, so that the question or its answer must have been lost."""

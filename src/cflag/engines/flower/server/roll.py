@@ -6,9 +6,10 @@ Node ids are Flower's and random; a client's number is its own, and decides the 
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,11 @@ from flwr.common.constant import ErrorCode
 import cflag
 from cflag.config import Config
 from cflag.data.spec import Spec
+from cflag.engines.flower.identity import claim, signer
 from cflag.engines.flower.messages import GarbageError, pack, unpack
 from cflag.engines.flower.server.post import POLL, Letter, Post
+from cflag.engines.flower.server.register import Register
+from cflag.engines.flower.trail import Link, read_trail
 from cflag.errors import CflagError
 from cflag.files import strict_json
 
@@ -39,22 +43,30 @@ class Member:
     """Its benchmark's spec as JSON, to compare."""
     sizes: list[int]
     test_sizes: list[int]
+    key: str
+    """The fingerprint of the key it signed with; "" where it has none."""
+    trail: list[Link]
 
 
 class Roll:
     """Keeps track of who is there. `present` holds the clients that can be asked."""
 
-    def __init__(self, post: Post, experiment: str, config: Config, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, post: Post, experiment: str, config: Config, say: Callable[[str], None], register: Register
+    ) -> None:
         self.post = post
+        self.register = register
         self.config = config
         self.say = say
         self.members: dict[int, Member] = {}
         self.present: set[int] = set()
-        self.hello = pack({"experiment": experiment, "config": config.to_toml()}, {})
+        self._nonce = secrets.token_hex(16)
+        self.hello = pack({"experiment": experiment, "config": config.to_toml(), "nonce": self._nonce}, {})
         self._experiment = experiment
         self._asked: dict[int, float] = {}
         self._pending: dict[str, int] = {}
         self._refused: dict[int, str] = {}
+        self._doubts: dict[int, str] = {}
         self._agreed = ""
 
     def gather(self) -> Spec:
@@ -99,6 +111,10 @@ class Roll:
 
     def look(self) -> set[int]:
         """Greet nodes that are new or were away, without waiting; return the clients that came in."""
+        for accepted in self.register.newly_accepted():
+            self.say(f"client {accepted} is taken as it is: the operator accepted it")
+            self.lose(accepted)
+            self._refused.clear()
         connected = self.post.nodes()
         known = {self.members[number].node for number in self.present}
         now = time.monotonic()
@@ -117,12 +133,30 @@ class Roll:
         """A client did not answer: it is away until it says hello again."""
         self.present.discard(number)
 
+    def distrust(self, number: int, why: str) -> None:
+        """A client is not what it was: it is left out until it is again, or the operator accepts it."""
+        self._doubts[number] = why
+        self.lose(number)
+
+    def why_away(self, number: int) -> str:
+        """Return why a client cannot be asked."""
+        return f"refused: {self._doubts[number]}" if number in self._doubts else "away"
+
+    def take_back(self, kept: Mapping[str, Any]) -> None:
+        """Take back what a checkpoint says of the clients, and look again at those that were let in without it."""
+        self.register.take_back(kept)
+        for number, member in list(self.members.items()):
+            if why := self.register.doubt(number, member.key, member.trail):
+                del self.members[number]
+                self._refuse(member.node, f"client {number}: {why}")
+                self.distrust(number, why)
+
     def size(self, number: int, task: int) -> int:
         """Return how many samples a client says it has of a task."""
         return self.members[number].sizes[task]
 
     def _enter(self, node: int, message: Message) -> int | None:
-        """Believe a node who it says it is, unless another node already is that client."""
+        """Believe a node who it says it is, unless something speaks against it."""
         if message.has_error() and message.error.code in GONE:
             return None
         try:
@@ -130,19 +164,26 @@ class Roll:
         except (GarbageError, KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
             self._refuse(node, str(error))
             return None
-        other = self.members.get(number)
-        if other is not None and other.node != node and number in self.present:
-            self._refuse(node, f"it says it is client {number}, which another node already is")
-            return None
-        if other is not None and (other.sizes, other.test_sizes) != (member.sizes, member.test_sizes):
-            self._refuse(node, f"client {number} now counts other samples than when it first said hello")
-            return None
-        if self._agreed and member.spec != self._agreed:
-            self._refuse(node, OTHER.format(number))
+        if why := self._objection(number, member):
+            self._refuse(node, why)
             return None
         self.members[number] = member
         self.present.add(number)
+        self._doubts.pop(number, None)
+        self.register.bind(number, member.key)
         return number
+
+    def _objection(self, number: int, member: Member) -> str:
+        """Return why a node cannot be this client; "" if it can."""
+        other = self.members.get(number)
+        if other is not None and other.node != member.node and number in self.present:
+            return f"it says it is client {number}, which another node already is"
+        if doubt := self.register.doubt(number, member.key, member.trail):
+            self.distrust(number, doubt)
+            return f"client {number}: {doubt}"
+        if other is not None and (other.sizes, other.test_sizes) != (member.sizes, member.test_sizes):
+            return f"client {number} now counts other samples than when it first said hello"
+        return OTHER.format(number) if self._agreed and member.spec != self._agreed else ""
 
     def _read(self, node: int, message: Message) -> tuple[int, Member]:
         if message.has_error():
@@ -164,7 +205,8 @@ class Roll:
         Spec.from_dict(spec).blank()
         sizes = _counts(head["sizes"], self.config.tasks, least=1)
         tests = _counts(head["test_sizes"], self.config.tasks, least=0)
-        return number, Member(node, strict_json(spec), sizes, tests)
+        key = signer(head, claim(self._experiment, self._nonce, node, number))
+        return number, Member(node, strict_json(spec), sizes, tests, key, read_trail(head["trail"]))
 
     def _refuse(self, node: int, why: str) -> None:
         if self._refused.get(node) != why:  # once is enough: it will be greeted again
