@@ -102,7 +102,7 @@ class Experiment:
         require_loggers(self.config.log)
         with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:
             folder.describe_data(self.benchmark.class_counts())
-            return self.carry(LocalEngine(self.host(), self._workers(), stopped), folder, display)
+            return self.carry(LocalEngine(self.host(), self._workers(), stopped, self.config.mean), folder, display)
 
     def carry(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """Let an engine carry the run to its end, loggers following, and close it."""
@@ -115,7 +115,10 @@ class Experiment:
     def session(self, engine: Engine | None = None) -> Session:
         """Return a fresh session, by default on an engine in this process alone."""
         size = self.config.cohort_size()
-        return Session(self.method, engine or LocalEngine(self.host(), workers=1), self.server(), size)
+        return Session(self.method, engine or self._here(), self.server(), size)
+
+    def _here(self) -> LocalEngine:
+        return LocalEngine(self.host(), workers=1, mean=self.config.mean)
 
     def host(self) -> Host:
         """Return the clients, not yet begun."""

@@ -59,7 +59,7 @@ ROOMS = Layers(
         ("errors", "process", "rng"),
         ("files", "stopping", "registry", "diagnostics", "values"),
         ("data", "models", "conversation"),
-        ("memory", "learning"),
+        ("memory", "learning", "means"),
         ("client", "server", "account"),
         ("methods", "presets"),
         ("config",),
