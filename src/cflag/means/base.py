@@ -54,13 +54,9 @@ class MeanOptions:
         """Refuse a mean that a run cannot have; `sums` says what its method needs sums over clients for, if it does."""
         if secure and (kind.needs_each or self.outlier or self.max_share < 1):
             what = f"kind = '{self.kind}'" if kind.needs_each else "outlier" if self.outlier else "max_share"
-            raise UserError(
-                f"mean.{what} needs to see single answers, which secure = true hides: leave one of them out"
-            )
+            raise UserError(f"mean.{what} needs single answers, which secure = true hides: leave one of them out")
         if kind.needs_each and sums:
-            raise UserError(
-                f"mean.kind = '{self.kind}' gives no sums over clients, and there is need of one for {sums}"
-            )
+            raise UserError(f"mean.kind = '{self.kind}' gives no sums over clients; the method needs one for {sums}")
         if clients < kind.least(self):
             raise UserError(
                 f"mean.kind = '{self.kind}' with mean.liars = {self.liars} needs at least {kind.least(self)} clients "
