@@ -19,11 +19,11 @@ from cflag.config import flatten, load_config, load_raw, merge, resolve
 from cflag.conversation import loggable, nbytes
 from cflag.data.samples import Samples
 from cflag.data.source import Split
-from cflag.engines.engine import RunningMean
 from cflag.engines.lanes import WorkerLane
 from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError, DivergedError, UserError
 from cflag.files import load_state
+from cflag.means.mean import RunningMean
 from cflag.methods.finetune import Finetune
 from cflag.results.history import History
 from cflag.server import Server

@@ -19,6 +19,7 @@ from cflag import registry
 from cflag.data.options import BenchmarkOptions
 from cflag.data.partitions.base import has_own_data
 from cflag.errors import UserError, unknown
+from cflag.means.base import MeanOptions
 from cflag.memory.base import MemoryOptions
 from cflag.methods.base import LocalOptions
 from cflag.models.layers import ModelOptions
@@ -68,6 +69,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     """Python files of your own that register methods, sources and other parts; read by every process of the run. In a
     TOML file they are given relative to it."""
     memory: MemoryOptions = field(default_factory=MemoryOptions)
+    mean: MeanOptions = field(default_factory=MeanOptions)
     settings: Any = None
     """The method's own settings; in a file, the table named like the method."""
     other_settings: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -97,7 +99,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
         return tomli_w.dumps(self.to_dict())
 
 
-OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions}
+OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions, "mean": MeanOptions}
 """The tables that every config has, whatever its method."""
 TABLES = (*OPTION_TABLES, "settings", "other_settings")
 ELSEWHERE = ("workers", "data_dir", "log", "device", "min_clients", "deadline", "patience", "plugins")
@@ -267,6 +269,8 @@ def _check(config: Config) -> None:
     if config.model != CUSTOM:
         registry.get("model", config.model)
     registry.get("memory", config.memory.kind)
+    sums = registry.get("method", config.method).sums(config.settings)
+    config.mean.check_run(registry.get("mean", config.mean.kind), config.cohort_size(), config.secure, sums)
     _check_device(config)
     log_names(config.log)
 

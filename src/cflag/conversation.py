@@ -89,6 +89,11 @@ def nbytes(values: Mapping[str, Value]) -> int:
     return sum(v.numel() * v.element_size() if isinstance(v, Tensor) else 8 for v in values.values())
 
 
+def shapes(answer: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each value of an answer."""
+    return {k: tuple(v.shape) if isinstance(v, Tensor) else () for k, v in answer.items()}
+
+
 LONGEST = 40
 """Characters of a word that a client logs."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -32,6 +33,22 @@ class InterruptedRunError(CflagError):
     """The run was stopped by Ctrl-C; it can be resumed."""
 
     exit_code = 130
+
+
+ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # titles, links, clipboard
+    r"|\x1b[ -/]*[0-~]"
+)
+"""What a terminal takes for a command."""
+
+
+def one_line(text: object, longest: int = 400) -> str:
+    """Return what someone else says as one printable line: no escape sequences, no control characters, no end to it."""
+    plain = ESCAPES.sub("", str(text)[: 10 * longest])
+    words = "".join(c if c.isprintable() else " " for c in plain).split()
+    line = " ".join(words)
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -106,7 +106,7 @@ class Experiment:
             folder.describe_data(self.benchmark.class_counts())
             host = self.host()
             host.keeper.watch(folder.path)
-            return self.carry(LocalEngine(host, self._workers(), stopped), folder, display)
+            return self.carry(LocalEngine(host, self._workers(), stopped, self.config.mean), folder, display)
 
     def carry(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """Let an engine carry the run to its end, loggers following, and close it."""
@@ -119,7 +119,10 @@ class Experiment:
     def session(self, engine: Engine | None = None) -> Session:
         """Return a fresh session, by default on an engine in this process alone."""
         size, tail = self.config.cohort_size(), round(self.config.average_tail * self.config.rounds)
-        return Session(self.method, engine or LocalEngine(self.host(), workers=1), self.server(), size, tail)
+        return Session(self.method, engine or self._here(), self.server(), size, tail)
+
+    def _here(self) -> LocalEngine:
+        return LocalEngine(self.host(), workers=1, mean=self.config.mean)
 
     def host(self) -> Host:
         """Return the clients, not yet begun."""

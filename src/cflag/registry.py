@@ -33,6 +33,7 @@ KINDS = {
     "model": "cflag.models",
     "memory": "cflag.memory",
     "logger": "cflag.loggers",
+    "mean": "cflag.means",
 }
 """The kinds of parts, and the packages in which cflag's own are."""
 

@@ -60,7 +60,7 @@ ROOMS = Layers(
         ("cipher", "stopping", "registry", "diagnostics", "values"),
         ("files",),
         ("data", "models", "conversation"),
-        ("memory", "learning"),
+        ("memory", "learning", "means"),
         ("client", "server", "account"),
         ("methods", "presets"),
         ("config",),

@@ -12,18 +12,23 @@ from typing import Any
 
 from torch import Tensor
 
-from cflag import process
+from cflag import process, registry
 from cflag.account import Account, Counts
-from cflag.conversation import Answer, Ask, Conversation, Mean, Reply, Value, nbytes
+from cflag.conversation import Ask, Conversation, Mean, Reply, RoundContext, Value, nbytes
 from cflag.errors import CflagError, DivergedError
+from cflag.means.base import PLAIN, AnswerMean, MeanOptions
+from cflag.means.shares import outliers, shares
 from cflag.server import Server
 
 
 class Engine(ABC):
     """Carries conversations between one server and its clients, wherever they are."""
 
-    def __init__(self, clients: int) -> None:
+    def __init__(self, clients: int, mean: MeanOptions = PLAIN, ratios: Mapping[str, str] | None = None) -> None:
         self.everyone = range(clients)
+        self.options = mean
+        self.ratios = ratios or {}
+        self.kind: type[AnswerMean] = registry.get("mean", mean.kind)
         self.account = Account()
         self._sent = Sent()
 
@@ -79,6 +84,28 @@ class Engine(ABC):
         self.converse(conversation, server)
         self.account.logs = logs
 
+    def mean_of(self, replies: Mapping[int, Reply], context: RoundContext) -> Mean:
+        """Refuse what is absurd beside the others, count the rest, and make one answer of it."""
+        answers = {number: replies[number].answer for number in sorted(replies)}
+        refused = outliers(answers, self.options.outlier, self.ratios)
+        self.refuse(refused)
+        good = {number: replies[number] for number in answers if number not in refused}
+        for number, reply in good.items():
+            self.account.add(number, reply)
+        mean, heard = self.kind(self.options, self.ratios), sum(reply.samples for reply in good.values())
+        if not self.kind.needs_each and self.options.max_share == 1:
+            for number, reply in good.items():
+                mean.add(reply.answer, reply.samples / context.samples, number)
+            return rescaled(mean.result(), context.samples, heard)
+        p = shares({number: reply.samples for number, reply in good.items()}, self.options.max_share)
+        for number, reply in good.items():
+            mean.add(reply.answer, p[number], number)
+        return mean.result()
+
+    def refuse(self, why: Mapping[int, str]) -> None:
+        """Enter into the account whose answers are refused, and why."""
+        self.account.missing.update(why)
+
     def settle(self) -> Account:
         """Return the account since the last time, and open a new one."""
         account, self.account = self.account, Account()
@@ -126,44 +153,11 @@ class Sent:
         return Sent(server.params, server.params._version, self.holders(server) | frozenset(numbers))
 
 
-class RunningMean:
-    """One running sum, whatever the number of clients."""
-
-    def __init__(self) -> None:
-        self.total: dict[str, Any] = {}
-        self.first: int | None = None
-
-    def add(self, answer: Answer, weight: float, number: int) -> None:
-        """Add a client's answer times its weight."""
-        if self.first is None:
-            self.first = number
-            self.total = {k: v * weight for k, v in answer.items()}
-            return
-        if shapes(answer) != shapes(self.total):
-            raise CflagError(
-                f"client {number} answered {shapes(answer)} where client {self.first} answered {shapes(self.total)}"
-            )
-        for name, value in answer.items():
-            if isinstance(value, Tensor):
-                self.total[name].add_(value, alpha=weight)
-            else:
-                self.total[name] += weight * value
-
-    def result(self) -> Mean:
-        """Return the sum: the weights add up to one."""
-        return Mean(self.total)
-
-
-def scaled(mean: Mean, heard: int, asked: int) -> Mean:
-    """Return a mean in which the weights of those heard add up to one, where some who were asked did not answer."""
+def rescaled(total: Mean, asked: int, heard: int) -> Mean:
+    """Return a sum with the weights n_i / asked as the mean over those who were heard: their weights add up to one."""
     if not heard:
         raise CflagError("no client has a sample left that it may learn from: all are forgotten")
-    return mean if heard == asked else Mean({name: value * (asked / heard) for name, value in mean.items()})
-
-
-def shapes(answer: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each value of an answer."""
-    return {k: tuple(v.shape) if isinstance(v, Tensor) else () for k, v in answer.items()}
+    return total if heard == asked else Mean({name: value * (asked / heard) for name, value in total.items()})
 
 
 def check_finite(reply: Reply, number: int, question: str, server: Server) -> None:

@@ -6,19 +6,23 @@ changes no number in the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cflag import process
 from cflag.account import Counts
 from cflag.conversation import Ask, Mean, Reply, RoundContext, Value
-from cflag.engines.engine import Engine, RunningMean, check_finite, scaled
+from cflag.engines.engine import Engine, check_finite, rescaled
 from cflag.engines.host import NONE_LEFT, GlobalModel, Host, Whom
 from cflag.engines.lanes import HereLane, Lane, WorkerLane
 from cflag.errors import InterruptedRunError
+from cflag.means.base import PLAIN, MeanOptions
+from cflag.means.shares import believed
 from cflag.server import Server
 
 TEST_BATCH = 500
@@ -28,8 +32,10 @@ TEST_BATCH = 500
 class LocalEngine(Engine):
     """Carries conversations between one server and the clients of this machine."""
 
-    def __init__(self, host: Host, workers: int, stopped: Callable[[], bool] = lambda: False) -> None:
-        super().__init__(host.benchmark.clients)
+    def __init__(
+        self, host: Host, workers: int, stopped: Callable[[], bool] = lambda: False, mean: MeanOptions = PLAIN
+    ) -> None:
+        super().__init__(host.benchmark.clients, mean, host.method.ratios)
         self.benchmark = host.benchmark
         count = min(workers, len(self.everyone))
         self.lanes: list[Lane] = [HereLane(host)] if count <= 1 else [WorkerLane(host, k) for k in range(count)]
@@ -42,18 +48,16 @@ class LocalEngine(Engine):
         numbers = self.everyone if cohort is None else cohort
         context = RoundContext(server.task, server.round, sum(server.sizes[n] for n in numbers), len(numbers))
         self.count_down(ask, server, numbers)
-        mean = RunningMean()
-        model = GlobalModel(server.params, server.buffers)
-        heard = 0
-        for number, reply in self._answers(numbers, ask, model, context):
-            if reply is None:
-                self.account.missing[number] = NONE_LEFT
-                continue
-            heard += reply.samples
+        answers = self._answers(numbers, ask, GlobalModel(server.params, server.buffers), context)
+        replies = self._finite(answers, ask, server)
+        if self.kind.needs_each or self.options.outlier or self.options.max_share < 1:
+            return self.mean_of(dict(self._held(replies)), context)
+        mean, heard = self.kind(self.options, self.ratios), 0
+        for number, reply in replies:
             self.account.add(number, reply)
-            check_finite(reply, number, ask.question, server)
             mean.add(reply.answer, reply.samples / context.samples, number)
-        return scaled(mean.result(), heard, context.samples)
+            heard += reply.samples
+        return rescaled(mean.result(), context.samples, heard)
 
     def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
         """Test the global model, and what a method sends with it, on every client's held-out samples of these tasks."""
@@ -65,8 +69,8 @@ class LocalEngine(Engine):
         return torch.cat([self._receive(k % len(self.lanes)) for k in range(len(groups))])
 
     def sizes(self, task: int) -> dict[int, int]:
-        """Return how many samples each client has of a task."""
-        return self.benchmark.sizes(task)
+        """Return how many samples each client has of a task, as far as they count."""
+        return believed(self.benchmark.sizes(task), self.options.max_share)
 
     def save(self, folder: Path, stamp: str) -> dict[int, str]:
         """Save the clients that changed; return the files they are in."""
@@ -110,6 +114,24 @@ class LocalEngine(Engine):
         self._send("answer", shares, *args)
         for number, lane in zip(numbers, lanes, strict=True):
             yield number, self._receive(lane)
+
+    def _finite(
+        self, answers: Iterable[tuple[int, Reply | None]], ask: Ask, server: Server
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield the replies of those who can answer, once they are known to be numbers; the others are missing."""
+        for number, reply in answers:
+            if reply is None:
+                self.account.missing[number] = NONE_LEFT
+                continue
+            check_finite(reply, number, ask.question, server)
+            yield number, reply
+
+    @staticmethod
+    def _held(replies: Iterable[tuple[int, Reply]]) -> Iterator[tuple[int, Reply]]:
+        """Yield replies that stay: a tensor may be the learner's own, which the next client overwrites."""
+        for number, reply in replies:
+            answer = {k: v.clone() if isinstance(v, Tensor) else v for k, v in reply.answer.items()}
+            yield number, replace(reply, answer=answer)
 
     def _send(self, command: str, shares: Sequence[Sequence[Any]], *args: Any) -> None:
         """Give every lane its share of a command."""

@@ -56,6 +56,8 @@ class Method:
     uses_memory: ClassVar[bool] = False
     exact_means: ClassVar[bool] = False
     """Whether it breaks down where means are rounded, as secure aggregation does."""
+    ratios: ClassVar[Mapping[str, str]] = {}
+    """Parts of answers that the server divides by another part, as {"m": "factor"}: robust means must know of them."""
     search_space: ClassVar[SearchSpace] = {}
     figures: ClassVar[tuple[Figure, ...]] = ()
     """What the method measures along the way, beside what every run has."""
@@ -63,6 +65,11 @@ class Method:
     def __init__(self, settings: Any, local: LocalOptions) -> None:
         self.settings = settings
         self.local = local
+
+    @classmethod
+    def sums(cls, settings: Any) -> str:
+        """Say what it takes a sum over clients for, which a robust mean does not give; empty where nothing."""
+        return ""
 
     def begin_task(self, server: Server) -> Conversation:
         """Before a task's first round."""

@@ -40,6 +40,12 @@ class CFlag(Method):
         super().__init__(settings, local)
         self.smoothness = Smoothness(settings.smoothness, settings.smoothness_over)
 
+    @classmethod
+    def sums(cls, settings: Any) -> str:
+        """A maximum over clients is had as a sum of powers."""
+        estimated = getattr(settings, "smoothness", None) == "auto"
+        return "smoothness_over = 'max' (use 'mean')" if estimated and settings.smoothness_over == "max" else ""
+
     def round(self, server: Server) -> Conversation:
         """One round of Algorithm 1."""
         steps, rates = self.steps(server), self.rates(server)

@@ -9,6 +9,7 @@ where rounds are long, the parts it leaves out matter.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -44,6 +45,7 @@ class CFlagSgd(CFlag):
     """One memory step and E mini-batch steps per round; α adapts where they interfere."""
 
     Settings: ClassVar[type[Any]] = CFlagSgdSettings
+    ratios: ClassVar[Mapping[str, str]] = {"m": "factor"}
     search_space: ClassVar[SearchSpace] = {"alpha": (0.05, 0.2), "beta": (0.05, 0.3)}
     settings: CFlagSgdSettings
 

@@ -11,7 +11,7 @@ memory; what it leaves out is in docs/cflag-shared.md, with what each part buys 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, Literal
@@ -65,6 +65,7 @@ class CFlagShared(Method):
     Settings: ClassVar[type[Any]] = CFlagSharedSettings
     uses_memory = True
     exact_means = True
+    ratios: ClassVar[Mapping[str, str]] = {"m": "factor"}
     search_space: ClassVar[SearchSpace] = {"beta": (3e-4, 3e-2), "pull": (0.5, 2.0)}
     figures = (RATES_FIGURE,)
     settings: CFlagSharedSettings

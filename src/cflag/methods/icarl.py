@@ -51,6 +51,11 @@ class Icarl(Taught):
     uses_memory = True
     search_space: ClassVar[SearchSpace] = {"lr": (0.05, 0.3), "strength": (0.2, 3.0)}
 
+    @classmethod
+    def sums(cls, settings: Any) -> str:
+        """A class's mean is a sum over all clients, most of which may have none of it."""
+        return "iCaRL's class means"
+
     def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
         """Train on current data and exemplars together."""
         if not client.memory.enabled:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cflag.conversation import Answer, Cost, Reply
-from cflag.engines.engine import check_finite, shapes
+from cflag.conversation import Answer, Cost, Reply, shapes
+from cflag.engines.engine import check_finite
 from cflag.engines.flower.messages import GarbageError, Parcel, Question
-from cflag.errors import DivergedError
+from cflag.errors import DivergedError, one_line
 from cflag.server import Server
 
 FAULTS = (GarbageError, KeyError, TypeError, ValueError, OverflowError, RuntimeError)
@@ -20,13 +20,15 @@ FAULTS = (GarbageError, KeyError, TypeError, ValueError, OverflowError, RuntimeE
 NUMBERS = ("loss", "memory_loss")
 """Logs that must be numbers: the metrics hold their mean over clients."""
 LONGEST = 40
-"""Characters that a log in words may have."""
+"""Characters that a log in words, and a name, may have."""
 
 
 class AnswerChecks:
     """Tells good answers from bad ones; remembers the shapes that the answers to a question have."""
 
-    def __init__(self) -> None:
+    def __init__(self, claimed: Callable[[int, int], int]) -> None:
+        self.claimed = claimed
+        """How many samples a client said, when it came, that it has of a task."""
         self._shapes: dict[tuple[str, int], dict[str, tuple[int, ...]]] = {}
 
     def check(
@@ -37,7 +39,8 @@ class AnswerChecks:
         refused: dict[int, str] = {}
         for number, (head, tensors) in heard.items():
             try:
-                replies[number] = read_reply(number, head, tensors, question, server)
+                samples = self.claimed(number, question.context.task)
+                replies[number] = read_reply(head, tensors, question, samples, server)
             except FAULTS as error:
                 refused[number] = f"refused: {error}"
         refused |= self._misshapen(replies, question, asked)
@@ -81,20 +84,20 @@ def _infinite(replies: Mapping[int, Reply], question: Question, server: Server) 
 
 
 def read_reply(
-    number: int, head: Mapping[str, Any], tensors: Mapping[str, Tensor], question: Question, server: Server
+    head: Mapping[str, Any], tensors: Mapping[str, Tensor], question: Question, samples: int, server: Server
 ) -> Reply:
     """Read an answer, and check all of it that does not depend on other answers."""
     if head["position"] != list(question.position):
         raise GarbageError(f"it answers question {head['position']}, asked was {list(question.position)}")
-    if head["samples"] != server.sizes[number]:
-        raise GarbageError(f"it counts {head['samples']} samples; it has {server.sizes[number]}")
-    numbers = {str(k): _number(v) for k, v in dict(head["numbers"]).items()}
+    if head["samples"] != samples:
+        raise GarbageError(f"it counts {head['samples']} samples; it has {samples}")
+    numbers = {one_line(k, LONGEST): _number(v) for k, v in dict(head["numbers"]).items()}
     current, memory = (int(_number(v)) for v in head["cost"])
-    logs = {str(k): _log_value(str(k), v) for k, v in dict(head["logs"]).items()}
+    logs = {one_line(k, LONGEST): _log_value(str(k), v) for k, v in dict(head["logs"]).items()}
     for name, tensor in tensors.items():
         if tensor.dtype != server.params.dtype:
-            raise GarbageError(f"its {str(name)[:40]} is {tensor.dtype}, expected {server.params.dtype}")
-    answer: Answer = {k: v.to(server.params.device) for k, v in tensors.items()}
+            raise GarbageError(f"its {name[:40]} is {tensor.dtype}, expected {server.params.dtype}")
+    answer: Answer = {one_line(k, LONGEST): v.to(server.params.device) for k, v in tensors.items()}
     return Reply({**answer, **numbers}, head["samples"], Cost(current, memory), logs)
 
 
@@ -122,4 +125,4 @@ def _log_value(name: str, value: Any) -> float | str:
         return _number(value)
     if len(value) > LONGEST:
         raise GarbageError(f"its log '{name[:40]}' has {len(value)} characters; at most {LONGEST} are allowed")
-    return value
+    return one_line(value, LONGEST)

@@ -11,7 +11,7 @@ from cflag.engines.flower.server.exchange import Exchange
 from cflag.engines.flower.server.missed import Missed
 from cflag.engines.flower.server.post import NO_ANSWER, POLL
 from cflag.engines.flower.server.roll import Roll
-from cflag.errors import CflagError
+from cflag.errors import CflagError, one_line
 
 T = TypeVar("T")
 
@@ -42,9 +42,10 @@ class Attendance:
         self.note(self.missed.catch_up(self.roll.present))
 
     def note(self, why: Mapping[int, str]) -> None:
-        """Note who was missing and why; a silent client is away until it says hello."""
-        self.enter(why)
-        for number, reason in why.items():
+        """Note who was missing and why, in one printable line; a silent client is away until it says hello."""
+        told = {number: one_line(reason) for number, reason in why.items()}
+        self.enter(told)
+        for number, reason in told.items():
             self.say(f"client {number}: {reason}")
             self.exchange.forget(number)
             if reason.startswith(NO_ANSWER):

@@ -13,11 +13,12 @@ import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from cflag import registry
 from cflag.account import Counts
 from cflag.config import Config
 from cflag.conversation import Ask, Conversation, Mean, Reply, RoundContext, Value
 from cflag.data.spec import Spec
-from cflag.engines.engine import Engine, RunningMean, scaled
+from cflag.engines.engine import Engine
 from cflag.engines.flower.messages import Position, Question
 from cflag.engines.flower.server.answers import FAULTS, AnswerChecks, checked_counts
 from cflag.engines.flower.server.attendance import Attendance
@@ -27,6 +28,7 @@ from cflag.engines.flower.server.post import Post
 from cflag.engines.flower.server.register import Register
 from cflag.engines.flower.server.roll import Roll
 from cflag.engines.host import GlobalModel
+from cflag.means.shares import believed
 from cflag.server import Server
 
 
@@ -36,7 +38,7 @@ class FlowerEngine(Engine):
     def __init__(
         self, grid: Grid, config: Config, experiment: str, say: Callable[[str], None], register: Register
     ) -> None:
-        super().__init__(config.clients)
+        super().__init__(config.clients, config.mean, registry.get("method", config.method).ratios)
         self.config = config
         self.post = Post(grid)
         self.roll = Roll(self.post, experiment, config, say, register)
@@ -45,7 +47,7 @@ class FlowerEngine(Engine):
         self.attendance = Attendance(
             self.roll, self.exchange, self.missed, config, say, lambda why: self.account.missing.update(why)
         )
-        self.checks = AnswerChecks()
+        self.checks = AnswerChecks(self.roll.size)
         self.clock = Clock()
         self._around = False
 
@@ -59,8 +61,9 @@ class FlowerEngine(Engine):
         return frozenset(self.everyone) - self.roll.present
 
     def sizes(self, task: int) -> dict[int, int]:
-        """Return how many samples each client that ever was here has of a task."""
-        return {number: self.roll.size(number, task) for number in sorted(self.roll.members)}
+        """Return how many samples each client that ever was here has of a task, as far as they count."""
+        claimed = {number: self.roll.size(number, task) for number in sorted(self.roll.members)}
+        return believed(claimed, self.options.max_share)
 
     def converse_around(self, conversation: Conversation, server: Server) -> None:
         """Carry a conversation before or after a task; a client that misses it will catch up."""
@@ -72,14 +75,16 @@ class FlowerEngine(Engine):
         """Put a question to the clients of a cohort that are here; return the weighted mean of the good answers."""
         numbers = list(self.everyone if cohort is None else cohort)
         position = self.clock.next(server)
-        needed = min(self.config.min_clients, len(numbers))
+        needed = min(max(self.config.min_clients, self.kind.least(self.options)), len(numbers))
         self.attendance.wait_for(needed, set(numbers))
         asked = [number for number in numbers if number in self.roll.present]
         for number in numbers:
             if number not in asked:
                 self.account.missing.setdefault(number, self.roll.why_away(number))
-        for number in asked:  # some may have joined since the task began
-            server.sizes.setdefault(number, self.roll.size(number, server.task))
+        for number in set(asked) - set(server.sizes):  # some may have joined since the task began
+            server.sizes[number] = self.sizes(server.task)[number]
+        for number in set(server.sizes) - set(self.roll.members):  # or were expelled
+            del server.sizes[number]
         context = RoundContext(server.task, server.round, sum(server.sizes[n] for n in asked), len(asked))
         model = GlobalModel(server.params, server.buffers)
         question = Question(ask.question, ask.sent, model, context, position)
@@ -99,9 +104,11 @@ class FlowerEngine(Engine):
             return replies
 
         replies = self.attendance.ask_until_enough(f"question '{question.name}'", asked, needed, once)
-        for number in sorted(replies):
-            self.account.add(number, replies[number])
-        return mean_of(replies, question.context), set(replies)
+        return self.mean_of(replies, question.context), set(replies)
+
+    def refuse(self, why: Mapping[int, str]) -> None:
+        """Refuse answers like any others that cannot be used; they count as heard, so nobody can hold up a run so."""
+        self.attendance.note(why)
 
     def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
         """Let every client that is here test the global model on its own held-out samples of these tasks."""
@@ -154,12 +161,3 @@ def question_of_test(server: Server, sent: Mapping[str, Value | None], now: Posi
     given = {name: value for name, value in sent.items() if value is not None}
     model = GlobalModel(server.params, server.buffers)
     return Question("", given, model, RoundContext(server.task, server.round, 0, 0), now)
-
-
-def mean_of(replies: Mapping[int, Reply], context: RoundContext) -> Mean:
-    """Sum in the order of numbers; where clients are missing, the weights of the others add up to one again."""
-    mean = RunningMean()
-    for number in sorted(replies):
-        mean.add(replies[number].answer, replies[number].samples / context.samples, number)
-    heard = sum(reply.samples for reply in replies.values())
-    return scaled(mean.result(), heard, context.samples)

@@ -97,7 +97,7 @@ class Exchange:
     def _open(self, number: int, message: Message, bundle: Bundle) -> Parcel:
         """Read a reply and check that it is this client's; a node that Flower lost counts as silent."""
         if message.has_error():
-            raise GarbageError(f"{NO_ANSWER}: {' '.join(str(message.error.reason).split())[:300]}")
+            raise GarbageError(f"{NO_ANSWER}: {message.error.reason}")
         limit = 8 * sum(tensor.nbytes for tensor in bundle.tensors.values()) + ROOM
         try:
             head, tensors = unpack(message.content, limit)
@@ -106,7 +106,7 @@ class Exchange:
         if head.get("experiment") != self.experiment:
             raise GarbageError(f"refused: it answers for experiment {str(head.get('experiment'))[:40]}")
         if "error" in head:
-            raise GarbageError(f"{NO_ANSWER}: {str(head['error'])[:300]}")
+            raise GarbageError(f"{NO_ANSWER}: {head['error']}")
         if head.get("number") != number:
             raise GarbageError(f"refused: it answers as client {str(head.get('number'))[:20]}")
         holds = head.get("holds", [])

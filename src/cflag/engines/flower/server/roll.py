@@ -24,8 +24,9 @@ from cflag.engines.flower.messages import GarbageError, pack, unpack
 from cflag.engines.flower.server.post import POLL, Letter, Post
 from cflag.engines.flower.server.register import Register
 from cflag.engines.flower.trail import Link, read_trail
-from cflag.errors import CflagError
+from cflag.errors import CflagError, one_line
 from cflag.files import strict_json
+from cflag.means.shares import absurd
 
 OTHER = "client {}'s data are of another benchmark: other classes, shape or scaling"
 GONE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
@@ -171,6 +172,8 @@ class Roll:
         self.present.add(number)
         self._doubts.pop(number, None)
         self.register.bind(number, member.key)
+        if self._agreed:
+            self._expel()  # who comes may show that the claims of someone else are absurd
         return number
 
     def _objection(self, number: int, member: Member) -> str:
@@ -183,14 +186,14 @@ class Roll:
             return f"client {number}: {doubt}"
         if other is not None and (other.sizes, other.test_sizes) != (member.sizes, member.test_sizes):
             return f"client {number} now counts other samples than when it first said hello"
-        return OTHER.format(number) if self._agreed and member.spec != self._agreed else ""
+        return self._wrong({**self.members, number: member}).get(number, "") if self._agreed else ""
 
     def _read(self, node: int, message: Message) -> tuple[int, Member]:
         if message.has_error():
-            raise GarbageError(" ".join(str(message.error.reason).split())[:500])
+            raise GarbageError(str(message.error.reason))
         head, _ = unpack(message.content)
         if "error" in head:
-            raise GarbageError(str(head["error"])[:500])
+            raise GarbageError(str(head["error"]))
         if head["experiment"] != self._experiment:
             raise GarbageError("it answers for another experiment")
         if head["version"] != cflag.__version__:
@@ -209,19 +212,33 @@ class Roll:
         return number, Member(node, strict_json(spec), sizes, tests, key, read_trail(head["trail"]))
 
     def _refuse(self, node: int, why: str) -> None:
+        why = one_line(why)
         if self._refused.get(node) != why:  # once is enough: it will be greeted again
             self._refused[node] = why
             self.say(f"refused node {node}: {why}")
 
     def _agree(self) -> Spec:
-        """Take the spec that most clients have; the others do not belong."""
+        """Take the spec that most clients have; the others do not belong, nor do those who claim absurdly much."""
         self._agreed = Counter(member.spec for member in self.members.values()).most_common(1)[0][0]
-        for number, member in list(self.members.items()):
-            if member.spec != self._agreed:
-                self._refuse(member.node, OTHER.format(number))
-                self.present.discard(number)
-                del self.members[number]
+        self._expel()
         return Spec.from_dict(json.loads(self._agreed))
+
+    def _expel(self) -> None:
+        """Refuse members that turn out not to belong."""
+        for number, why in self._wrong(self.members).items():
+            self._refuse(self.members.pop(number).node, why)
+            self.present.discard(number)
+
+    def _wrong(self, members: Mapping[int, Member]) -> dict[int, str]:
+        """Return whose data are of another benchmark, and who claims absurdly many samples beside the others.
+
+        Weights, the number of local steps and accuracies are made of claims.
+        """
+        wrong = {n: OTHER.format(n) for n, member in members.items() if member.spec != self._agreed}
+        for claims in ("test_sizes", "sizes"):
+            claimed = {n: getattr(member, claims) for n, member in members.items() if n not in wrong}
+            wrong |= absurd(claimed, self.config.mean.max_claim)
+        return wrong
 
     def _enough_or_give_up(self) -> None:
         if len(self.present) < self.config.min_clients:
