@@ -29,6 +29,8 @@ def save_checkpoint(
     history.peak_mb = max(history.peak_mb, engine.peak_mb())
     state = {f"state.{name}": value for name, value in server.state.items()}
     state |= {f"engine.{name}": value for name, value in engine.kept().items()}
+    if engine.warden is not None:
+        state |= {f"privacy.{name}": value for name, value in engine.warden.kept().items()}
     model = {"params": server.params, "buffers": server.buffers}
     about = {"format": FORMAT, "run": folder.name, "config": config.numbers()}
     folder.save_checkpoint({**model, **about, **state, **history.to_dict()})
@@ -51,6 +53,8 @@ def restore_checkpoint(folder: RunFolder, config: Config, session: Session) -> H
     for name, value in _taken(saved, "state.").items():
         server.state[name] = value.to(server.params.device) if isinstance(value, torch.Tensor) else value
     engine.take_back(_taken(saved, "engine."))
+    if engine.warden is not None:
+        engine.warden.take_back(_taken(saved, "privacy."))
     history = History.from_dict(saved)
     engine.restore(folder.checkpoints, history.clients)
     engine.note_model_sent(server, history.model_sent)

@@ -23,6 +23,8 @@ from cflag.memory.base import MemoryOptions
 from cflag.methods.base import LocalOptions
 from cflag.models.layers import ModelOptions
 from cflag.presets import load_preset
+from cflag.privacy.options import PrivacyOptions
+from cflag.privacy.rules import check_private
 from cflag.values import coerced, hints, keys, options
 
 CUSTOM = "custom"
@@ -65,6 +67,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     """Python files of your own that register methods, sources and other parts; read by every process of the run. In a
     TOML file they are given relative to it."""
     memory: MemoryOptions = field(default_factory=MemoryOptions)
+    privacy: PrivacyOptions = field(default_factory=PrivacyOptions)
     settings: Any = None
     """The method's own settings; in a file, the table named like the method."""
     other_settings: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -94,7 +97,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
         return tomli_w.dumps(self.to_dict())
 
 
-OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions}
+OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions, "privacy": PrivacyOptions}
 """The tables that every config has, whatever its method."""
 TABLES = (*OPTION_TABLES, "settings", "other_settings")
 ELSEWHERE = ("workers", "data_dir", "log", "device", "min_clients", "deadline", "patience", "plugins")
@@ -269,6 +272,7 @@ def _check(config: Config) -> None:
     if config.model != CUSTOM:
         registry.get("model", config.model)
     registry.get("memory", config.memory.kind)
+    check_private(config.privacy, config.method, config.settings)
     _check_device(config)
     log_names(config.log)
 

@@ -22,6 +22,10 @@ from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
 from cflag.learning.learner import Loss
 from cflag.loggers.attach import attached, catch_up, require_loggers
+from cflag.privacy.accounting import BudgetError
+from cflag.privacy.noise import forget_key, noise_key
+from cflag.privacy.shield import Shield
+from cflag.privacy.warden import Warden
 from cflag.process import cores, one_thread
 from cflag.results.display import Display, Quiet
 from cflag.results.folder import RunFolder
@@ -54,16 +58,20 @@ class Experiment:
 
     def learn(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """The story: task after task, round after round, from wherever the folder says the run is."""
-        tasks, session = len(self.spec.tasks), self.session(engine)
+        tasks, session = len(self.spec.tasks), self.session(engine, folder.path)
         history = restore_checkpoint(folder, self.config, session) or History(self.spec.by_task)
         display.start(self.config.method, tasks, self.config.rounds, history.done)
         if history.initial is None:
-            history.initial = engine.evaluate(session.server, range(tasks), {})
+            history.initial = engine.test(session.server, range(tasks), {})
 
         while history.done < tasks * self.config.rounds:
             started = time.perf_counter()
-            session.play(history.done)
-            counts = self._evaluate(session)
+            try:
+                session.play(history.done)
+                counts = self._evaluate(session)
+            except BudgetError as spent:
+                history = self._stop_early(session, folder, display, spent)
+                break
             record = history.record(session.server, engine.settle(), counts, time.perf_counter() - started)
             save_checkpoint(folder, self.config, session, history, record)
             display.update(record)
@@ -71,7 +79,19 @@ class Experiment:
         self.learner.load(session.server.params, session.server.buffers)
         result = history.result(self.config, folder.path, self.method.figures)
         folder.finish(result, dict(self.learner.model.state_dict()))
+        forget_key(folder.path)
         return result
+
+    def _stop_early(self, session: Session, folder: RunFolder, display: Display, spent: BudgetError) -> History:
+        """The privacy budget ends a run after its last finished round; the result is of the tasks finished by then."""
+        history = restore_checkpoint(folder, self.config, session)
+        finished = 0 if history is None else len(history.after_task)
+        if history is None or not finished:
+            raise UserError(f"{spent}; no task was finished; raise the budget or privacy.noise, or play fewer rounds")
+        line = f"{spent}; stopped: the result is that of the {finished} finished tasks"
+        folder.say(line)
+        display.note(line)
+        return history
 
     def _evaluate(self, session: Session) -> Counts | None:
         """Test all tasks at the end of one; in between, on schedule, those seen so far."""
@@ -101,8 +121,9 @@ class Experiment:
         self._check_engine()
         require_loggers(self.config.log)
         with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:
-            folder.describe_data(self.benchmark.class_counts())
-            return self.carry(LocalEngine(self.host(), self._workers(), stopped), folder, display)
+            if not self.config.privacy.on:
+                folder.describe_data(self.benchmark.class_counts())
+            return self.carry(LocalEngine(self.host(folder.path), self._workers(), stopped), folder, display)
 
     def carry(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """Let an engine carry the run to its end, loggers following, and close it."""
@@ -112,14 +133,19 @@ class Experiment:
         finally:
             engine.close()
 
-    def session(self, engine: Engine | None = None) -> Session:
+    def session(self, engine: Engine | None = None, folder: Path | None = None) -> Session:
         """Return a fresh session, by default on an engine in this process alone."""
-        size = self.config.cohort_size()
-        return Session(self.method, engine or LocalEngine(self.host(), workers=1), self.server(), size)
+        engine, config = engine or LocalEngine(self.host(folder), workers=1), self.config
+        key = noise_key(config.privacy, config.seed, folder) if config.privacy.on else b""
+        engine.warden = Warden.of(config.privacy, config.method, key, config.secure)
+        return Session(self.method, engine, self.server(), config.cohort_size())
 
-    def host(self) -> Host:
-        """Return the clients, not yet begun."""
-        return Host(self.benchmark, self.method, self.learner, self.config.memory, self.config.seed)
+    def host(self, folder: Path | None = None) -> Host:
+        """Return the clients, not yet begun; in `folder` a private run keeps the key of its noise."""
+        config = self.config
+        key = noise_key(config.privacy, config.seed, folder) if config.privacy.on else b""
+        shield = Shield.of(config.privacy, config.method, key)
+        return Host(self.benchmark, self.method, self.learner, config.memory, config.seed, shield=shield)
 
     def server(self) -> Server:
         """Return the server with the initial model."""

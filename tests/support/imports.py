@@ -60,6 +60,7 @@ ROOMS = Layers(
         ("files", "stopping", "registry", "diagnostics", "values"),
         ("data", "models", "conversation"),
         ("memory", "learning"),
+        ("privacy",),
         ("client", "server", "account"),
         ("methods", "presets"),
         ("config",),

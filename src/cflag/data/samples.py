@@ -20,6 +20,8 @@ class Samples:
     task: Tensor
     logits: Tensor | None = None
     """What a model once answered, (n, outputs): the target of a distillation."""
+    index: Tensor | None = None
+    """Which of its client's samples of a task each is, where a private run counts their uses; negative: nobody's."""
 
     def __len__(self) -> int:
         return self.y.shape[0]  # len() of a tensor takes seven times as long

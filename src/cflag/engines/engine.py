@@ -16,6 +16,7 @@ from cflag import process
 from cflag.account import Account, Counts
 from cflag.conversation import Answer, Ask, Conversation, Mean, Reply, Value, nbytes
 from cflag.errors import CflagError, DivergedError
+from cflag.privacy.warden import Warden
 from cflag.server import Server
 
 
@@ -26,6 +27,10 @@ class Engine(ABC):
         self.everyone = range(clients)
         self.account = Account()
         self._sent = Sent()
+        self.warden: Warden | None = None
+        """In a private run: who looks after means, ε and the budget."""
+        self.heard: Sequence[int] = ()
+        """The clients whose answers are in the last mean."""
 
     @abstractmethod
     def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
@@ -69,7 +74,7 @@ class Engine(ABC):
         try:
             ask = next(conversation)
             while True:
-                ask = conversation.send(self.ask(ask, server, cohort))
+                ask = conversation.send(self._mean(ask, server, cohort))
         except StopIteration:
             return
 
@@ -79,9 +84,30 @@ class Engine(ABC):
         self.converse(conversation, server)
         self.account.logs = logs
 
+    def _mean(self, ask: Ask, server: Server, cohort: Sequence[int] | None) -> Mean:
+        """Return the mean answer as the method may see it: in a private run with noise, within the budget."""
+        if self.warden is None:
+            return self.ask(ask, server, cohort)
+        where = server.task, server.round
+        self.warden.before(ask.question, where, self.everyone if cohort is None else cohort)
+        mean = self.ask(ask, server, cohort)
+        self.warden.heard(self.account.uses)
+        sizes = {number: server.sizes[number] for number in self.heard}
+        return self.warden.after(ask, mean, where, server.params, sizes)
+
+    def test(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
+        """Test the global model; in a private run the counts may be noised, too."""
+        if self.warden is None:
+            return self.evaluate(server, tasks, sent)
+        where = server.task, server.round
+        self.warden.before_test(where)
+        return self.warden.tested(self.evaluate(server, tasks, sent), where, server.params)
+
     def settle(self) -> Account:
         """Return the account since the last time, and open a new one."""
         account, self.account = self.account, Account()
+        if self.warden is not None:
+            account.epsilon, account.anonymous = self.warden.epsilon(), True
         return account
 
     @contextmanager

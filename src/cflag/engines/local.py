@@ -42,6 +42,7 @@ class LocalEngine(Engine):
         numbers = self.everyone if cohort is None else cohort
         context = RoundContext(server.task, server.round, sum(server.sizes[n] for n in numbers), len(numbers))
         self.count_down(ask, server, numbers)
+        self.heard = numbers
         mean = RunningMean()
         model = GlobalModel(server.params, server.buffers)
         for number, reply in self._answers(numbers, ask, model, context):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import cflag
-from cflag.config import Config, load_text, resolve
+from cflag.config import OPTION_TABLES, Config, load_text, resolve
 from cflag.conversation import Ask
 from cflag.engines.flower.client.states import StateFolder
 from cflag.engines.flower.messages import Parcel, Question, Shelf
@@ -70,6 +70,7 @@ class Station:
             "samples": reply.samples,
             "cost": [reply.cost.current, reply.cost.memory],
             "logs": dict(reply.logs),
+            **({"uses": reply.uses} if self.config.privacy.on else {}),
             "numbers": {k: v for k, v in reply.answer.items() if not isinstance(v, Tensor)},
             "holds": sorted(self.shelf.held) if self.keeps else [],
         }, {k: v for k, v in reply.answer.items() if isinstance(v, Tensor)}
@@ -111,9 +112,9 @@ class Stations:
             # The server decides the experiment; this machine decides where its data are, what computes, and which code
             # of its own it runs: a server must not be able to name a file that a client then executes.
             own = {key: value for key, value in raw.items() if not isinstance(value, dict)}
-            tables = {key: raw[key] for key in ("memory", str(raw.get("method"))) if key in raw}
+            tables = {key: raw[key] for key in (*OPTION_TABLES, str(raw.get("method"))) if key in raw}
             self.config = resolve({**own, **tables, "workers": 1, **node})
-            self.host = host_of(self.config)
+            self.host = host_of(self.config, folder=states.folder)
             self.name, self.open = name, {}
         if number not in self.open:
             self.open[number] = Station(number, self.config, self.host, states, self.keeps)

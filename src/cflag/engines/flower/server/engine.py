@@ -96,7 +96,8 @@ class FlowerEngine(Engine):
             return replies
 
         replies = self.attendance.ask_until_enough(f"question '{question.name}'", asked, needed, once)
-        for number in sorted(replies):
+        self.heard = sorted(replies)
+        for number in self.heard:
             self.account.add(number, replies[number])
         return mean_of(replies, question.context), set(replies)
 
