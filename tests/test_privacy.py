@@ -20,6 +20,8 @@ from cflag import Experiment, registry, resume, run
 from cflag.config import Config, flatten, load_raw, merge, resolve
 from cflag.conversation import Answer, Ask
 from cflag.data.samples import Samples
+from cflag.engines.flower.client.station import Station
+from cflag.engines.flower.server.secure_mean import SecureMean
 from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError, UserError
 from cflag.learning.distillation import distillation
@@ -49,7 +51,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-# ε --------------------------------------------------------------------------------------------------------------------
+# ε
 
 
 def integrated_delta(epsilon: float, mu: float) -> float:
@@ -93,7 +95,7 @@ def test_no_release_costs_nothing() -> None:
     assert epsilon_at(1e-5, 0.0) == 0.0
 
 
-# noise ----------------------------------------------------------------------------------------------------------------
+# noise
 
 
 def test_noise_is_normal() -> None:
@@ -140,7 +142,7 @@ def test_repeatable_noise_comes_from_the_seed_alone(tmp_path: Path) -> None:
     assert not (tmp_path / KEY_FILE).exists()
 
 
-# gradients of single samples ------------------------------------------------------------------------------------------
+# gradients of single samples
 
 
 def learner_and_samples(**settings: Any) -> tuple[Learner, Samples]:
@@ -274,7 +276,7 @@ def test_noise_is_not_used_twice_within_a_question() -> None:
     assert ledger.uses[0].tolist() == [2] * 7
 
 
-# what is counted ------------------------------------------------------------------------------------------------------
+# what is counted
 
 
 @pytest.fixture
@@ -316,7 +318,7 @@ def test_what_is_made_again_is_no_use(tmp_path: Path, monkeypatch: pytest.Monkey
     same(tmp_path / "kept", tmp_path / "lost")
 
 
-# whole clients --------------------------------------------------------------------------------------------------------
+# whole clients
 
 
 class Watched(LocalEngine):
@@ -405,7 +407,7 @@ def test_each_part_of_an_answer_has_its_own_clip() -> None:
             shield.answered(question, {**answer, **extra})
 
 
-# every method ---------------------------------------------------------------------------------------------------------
+# every method
 
 CLIENT_SETTINGS: dict[str, Any] = {"cflag": {"measure_gamma": False}, "cflag-sgd": {"measure_gamma": False},
                                    "cflag-shared": {"moments": "fresh"}}  # fmt: skip
@@ -465,7 +467,7 @@ def test_nothing_is_different_where_privacy_is_off(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / KEY_FILE).exists()
 
 
-# the budget -----------------------------------------------------------------------------------------------------------
+# the budget
 
 
 @pytest.mark.parametrize("unit", ["sample", "client"])
@@ -556,3 +558,107 @@ def test_all_engines_have_the_same_numbers(method: str, unit: str, tmp_path: Pat
     run("digits", out=tmp_path / "two", **{**FLEET, **own}, workers=2)
     Fleet(tmp_path, **own).run()
     assert numbers(tmp_path / "local") == numbers(tmp_path / "two") == numbers(tmp_path / "run")
+
+
+def test_a_client_of_a_fleet_whose_budget_is_spent_stops_the_run(tmp_path: Path) -> None:
+    """Two rounds of one pass each are two uses of a sample; joint training uses it again in the next task."""
+    budget = epsilon_at(1e-5, math.sqrt(2)) + 1e-9
+    private = {**STUDY, "epsilon": budget}
+    fleet = Fleet(tmp_path, method="joint", partition="iid", batch=500, privacy=private)
+    result = fleet.run()
+    assert result.costs["epsilon"] == pytest.approx(budget, rel=1e-6)
+    assert len(result.accuracy_matrix) == 1
+    assert "the privacy budget is spent: client 0 in task 2" in (fleet.path / "events.log").read_text()
+
+
+# under secure aggregation clients add the noise together
+
+SECURE: dict[str, Any] = {"engine": "flower-sim", "secure": True, "clients": 4, "zeta": 0.5, "min_clients": 3}
+
+
+def test_the_shares_of_any_enough_clients_hide_the_largest() -> None:
+    """Σ n_i ξ_i of the three clients that a mean needs has the deviation z clip n_max; of all four it has more."""
+    sizes, clip, noise = [10, 20, 30, 80], 0.5, 2.0
+    shield = Shield(PrivacyOptions("client", clip, noise), "finetune", b"key")
+    zero: Answer = {"delta": torch.zeros(20_000), "buffers": torch.zeros(0)}
+    total = torch.zeros(20_000)
+    for number, size in enumerate(sizes[:3]):
+        total += size * torch.as_tensor(shield.share("local_steps", zero, 80 / size / math.sqrt(3), number)["delta"])
+    assert float(total.std()) == pytest.approx(noise * clip * 80, rel=5 / math.sqrt(40_000))
+
+
+def test_a_secure_mean_has_the_clients_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean of four noised answers, against that of the answers before noise: √(4/3) z clip p_max."""
+    means: list[Tensor] = []
+    clear: list[tuple[int, Tensor]] = []
+    ask, noised = SecureMean.ask, Station.with_noise
+
+    def note(self: SecureMean, *args: Any) -> Any:
+        mean, heads = ask(self, *args)
+        means.extend([mean["delta"]] if "delta" in mean else [])
+        return mean, heads
+
+    def listen(self: Station, head: Any, sent: Any, answer: Answer) -> Answer:
+        if "delta" in answer:
+            clear.append((self.host.benchmark.size(self.number, 0), torch.as_tensor(answer["delta"]).double()))
+        return noised(self, head, sent, answer)
+
+    monkeypatch.setattr(SecureMean, "ask", note)
+    monkeypatch.setattr(Station, "with_noise", listen)
+    private = {"unit": "client", "clip": 0.1, "noise": 3.0}
+    fleet = Fleet(tmp_path, **SECURE, method="finetune", tasks=1, rounds=1, width=32, privacy=private)
+    result = fleet.run()
+    sizes = [size for size, _ in clear]
+    exact = torch.stack([size * delta for size, delta in clear]).sum(0) / sum(sizes)
+    left = means[0] - exact
+    expected = math.sqrt(4 / 3) * 3.0 * 0.1 * max(sizes) / sum(sizes)
+    assert float(left.std()) == pytest.approx(expected, rel=5 / math.sqrt(2 * len(left)))
+    assert result.costs["epsilon"] == pytest.approx(epsilon_at(1e-5, 1 / 3.0))
+
+
+def test_samples_are_protected_under_secure_aggregation_too(tmp_path: Path) -> None:
+    own: dict[str, Any] = {"tasks": 1, "rounds": 1, "method": "finetune", "zeta": 0.5, "clients": 4, "privacy": STUDY}
+    secure = Fleet(tmp_path, **{**SECURE, **own}).run()
+    plain = local(tmp_path, **own)
+    assert secure.costs["epsilon"] == plain.costs["epsilon"] > 0
+
+
+@pytest.mark.parametrize(
+    ("private", "line"),
+    [
+        ({"unit": "client", "held_out": "noised"}, "set privacy.held_out = 'public'"),
+        ({"unit": "sample", "epsilon": 3.0}, "set privacy.epsilon = 0"),
+    ],
+)
+def test_what_secure_aggregation_cannot_carry_is_refused(private: dict[str, Any], line: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=line):
+        Fleet(tmp_path, **SECURE, method="finetune", privacy=private)
+
+
+# held-out samples
+
+
+@pytest.mark.parametrize("unit", ["sample", "client"])
+def test_a_test_of_held_out_samples_is_paid_for(unit: str, tmp_path: Path) -> None:
+    """One test before the first round and one after each: of samples that learn nothing, or of the same clients."""
+    private = {"unit": unit, "noise": 2.0, "held_out": "noised"}
+    settings = {**QUICK, "workers": 1, "method": "finetune", "batch": 500, "epochs": 1, "partition": "iid", "tasks": 1}
+    result = run("digits", out=tmp_path / "run", **settings, privacy=private)
+    learned, tested = 2 / 2.0**2, 3 / 2.0**2
+    spent = learned + tested if unit == "client" else max(learned, tested)
+    assert result.costs["epsilon"] == pytest.approx(epsilon_at(1e-5, math.sqrt(spent)))
+    assert len(result.client_matrices) == (0 if unit == "client" else 5)
+
+
+def test_counts_are_noised_for_one_sample_and_stay_counts() -> None:
+    shield = Shield(PrivacyOptions("sample", noise=3.0, held_out="noised"), "finetune", b"key")
+    counts = torch.tensor([[500, 400, 1000]]).repeat(4000, 1)
+    released = shield.tested(counts, 0)
+    assert released.dtype == torch.long
+    assert torch.equal(released[:, 2], counts[:, 2])
+    assert float((released - counts)[:, :2].double().std()) == pytest.approx(3.0 * math.sqrt(2), rel=0.05)
+    few = shield.tested(torch.tensor([[0, 1, 1]]).repeat(4000, 1), 0)
+    assert int(few[:, :2].min()) == 0
+    assert int(few[:, :2].max()) == 1
+    plain = Shield(PrivacyOptions("sample"), "finetune", b"key")
+    assert torch.equal(plain.tested(counts, 0), counts)

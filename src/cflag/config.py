@@ -272,7 +272,7 @@ def _check(config: Config) -> None:
     if config.model != CUSTOM:
         registry.get("model", config.model)
     registry.get("memory", config.memory.kind)
-    check_private(config.privacy, config.method, config.settings)
+    check_private(config.privacy, config.method, config.settings, config.secure)
     _check_device(config)
     log_names(config.log)
 

@@ -52,7 +52,7 @@ NOT_BY_SAMPLE = {
 gradients and squared gradients, each sample's clipped, with noise on their sum; the rest follows from those."""
 
 
-def check_private(options: PrivacyOptions, method: str, settings: Any) -> None:
+def check_private(options: PrivacyOptions, method: str, settings: Any, secure: bool) -> None:
     """Refuse a method whose answers cannot be protected, or not with these settings."""
     if not options.on:
         return
@@ -69,6 +69,10 @@ def check_private(options: PrivacyOptions, method: str, settings: Any) -> None:
         )
     if options.unit == "client" and getattr(settings, "moments", None) == "shared":
         raise UserError(f"{unit}: Adam's moments do not bear noise; set {method}.moments = 'fresh'")
+    if secure and options.unit == "client" and options.held_out == "noised":
+        raise UserError("secure = true: nobody can add the noise of held-out counts; set privacy.held_out = 'public'")
+    if secure and options.unit == "sample" and options.epsilon:
+        raise UserError("secure = true: a client whose budget is spent cannot say so; set privacy.epsilon = 0")
 
 
 def check_model(options: PrivacyOptions, buffers: int, own_loss: bool) -> None:

@@ -47,10 +47,11 @@ class Shield:
         """Return the ledger of a client's samples, where they are protected."""
         return SampleLedger(self.options, self.noise, number) if self.options.unit == "sample" else None
 
-    def share(self, answer: Answer, scale: float, *name: str | int) -> Answer:
-        """Return a clipped answer with this client's share of the noise, for a mean that no server can add noise to."""
-        question = str(name[0])
-        return noised(answer, self.questions[question], self.options, scale, self.noise, ("share", *name))
+    def share(self, question: str, answer: Answer, scale: float, *name: str | int) -> Answer:
+        """Return a clipped answer with a client's own noise, `scale` times what one client can change by clip."""
+        if self.options.unit != "client":
+            return answer
+        return noised(answer, self.questions[question], self.options, scale, self.noise, ("share", question, *name))
 
     def tested(self, counts: Tensor, *name: str | int) -> Tensor:
         """Return counts of right answers, rows of (right, right, samples), as they may leave."""
@@ -160,7 +161,6 @@ def noised(
     for key in parts:
         value = torch.as_tensor(answer[key])
         made = value + deviation * noise.like(value, *name, key)
-        made = made.clamp(min=0) if rules[key] is NONNEGATIVE and name[0] != "share" else made
         released[key] = made if isinstance(answer[key], Tensor) else float(made)
     return released
 

@@ -13,7 +13,7 @@ from cflag.conversation import Ask, Mean
 from cflag.privacy.accounting import Spending
 from cflag.privacy.noise import Noise, digest
 from cflag.privacy.options import PrivacyOptions
-from cflag.privacy.rules import RULES
+from cflag.privacy.rules import NONNEGATIVE, RULES, Part
 from cflag.privacy.shield import hidden, noised, noised_counts
 
 
@@ -61,12 +61,13 @@ class Warden:
         for number, size in sizes.items():  # a smaller client moves the mean less than the noise is made for
             self.spent[number] = self.spent.get(number, 0.0) + (size / largest) ** 2 * self._spending.each
         if self.shared_noise:
-            return mean
+            return _lawful(mean, rules)
         sent = [value for value in ask.sent.values() if isinstance(value, Tensor)]
         numbers = {name: value for name, value in ask.sent.items() if not isinstance(value, Tensor)}
         told = json.dumps([numbers, sorted(sizes.items())])
         name = ("mean", *where, ask.question, digest(model, *sent), told)
-        return Mean(noised(mean, rules, self.options, largest / sum(sizes.values()), self._noise, name))
+        made = noised(mean, rules, self.options, largest / sum(sizes.values()), self._noise, name)
+        return _lawful(Mean(made), rules)
 
     def heard(self, uses: Mapping[int, int]) -> None:
         """Enter how often each client's most used sample was used."""
@@ -104,3 +105,9 @@ class Warden:
 
     def _require(self, spent: float, where: tuple[int, int]) -> None:
         self._spending.require(spent + self._spending.each, f"task {where[0] + 1}, round {where[1] + 1}")
+
+
+def _lawful(mean: Mean, rules: Mapping[str, Part]) -> Mean:
+    """Return a noised mean with zeros where noise made negative what cannot be."""
+    bounded = {name: value.clamp(min=0) for name, value in mean.items() if rules[name] is NONNEGATIVE}
+    return Mean({**mean, **bounded})

@@ -11,6 +11,7 @@ from flwr.app import Message, RecordDict
 from cflag.engines.flower.messages import Bundle, GarbageError, Parcel, Position, Question, pack, unpack
 from cflag.engines.flower.server.post import NO_ANSWER, Letter, Post, failures
 from cflag.engines.flower.server.roll import HELLO, Roll
+from cflag.privacy.accounting import BudgetError
 
 ROOM = 2**26
 """Bytes an answer may have beyond eight times the size of the question's tensors."""
@@ -102,6 +103,8 @@ class Exchange:
             raise GarbageError(f"refused: {error}") from None
         if head.get("experiment") != self.experiment:
             raise GarbageError(f"refused: it answers for experiment {str(head.get('experiment'))[:40]}")
+        if "spent" in head:
+            raise BudgetError(str(head["spent"])[:300])
         if "error" in head:
             raise GarbageError(f"{NO_ANSWER}: {str(head['error'])[:300]}")
         if head.get("number") != number:
