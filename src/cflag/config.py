@@ -54,7 +54,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     patience: float = 600.0
     """With `flower`: seconds the server waits for clients, all at the start and `min_clients` later."""
     secure: bool = False
-    """With `flower-sim`: secure aggregation (SecAgg+). Means are rounded to about 1e-5, and nothing is known of single
+    """With Flower: secure aggregation (SecAgg+). Means are rounded to about 1e-5, and nothing is known of single
     clients: no losses, rates or accuracies of theirs."""
     workers: int = 0
     """Worker processes; 0 means one per core, 1 means this process alone. Changes no number."""
@@ -263,8 +263,8 @@ def _check(config: Config) -> None:
     if has_own_data(registry.get("partition", config.partition)) and config.engine != "flower":
         needs = "is for clients with data of their own: use cflag deploy or cflag server"
         raise UserError(f"partition = '{config.partition}' {needs}")
-    if config.secure and (config.engine != "flower-sim" or config.cohort_size() < 3):
-        raise UserError("secure = true needs engine = 'flower-sim' and at least 3 clients in a round")
+    if config.secure and (config.engine == "local" or config.cohort_size() < 3):
+        raise UserError("secure = true needs engine = 'flower-sim' or a fleet, and at least 3 clients in a round")
     if config.secure and registry.get("method", config.method).exact_means:
         raise UserError(f"secure = true rounds means, which method '{config.method}' does not bear: choose another")
     if config.source != CUSTOM:
