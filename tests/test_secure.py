@@ -1,4 +1,4 @@
-"""Secure aggregation on a grid without processes."""
+"""Secure aggregation on a grid without processes, and once in a real deployment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.faults import Deployment
 from flwr.app import Message
 from flwr.compat.common.recorddict_compat import recorddict_to_fitres
 
@@ -146,6 +147,24 @@ def test_what_cannot_be_carried_is_refused_not_clipped() -> None:
 
 
 @pytest.mark.parametrize("own", [{"engine": "local"}, {"clients": 2}, {"clients_per_round": 2}])
-def test_it_needs_a_simulation_and_three_clients(own: dict[str, Any], tmp_path: Path) -> None:
+def test_it_needs_flower_and_three_clients(own: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="secure = true needs"):
         Fleet(tmp_path, **{**SECURE, **own})
+
+
+@pytest.mark.fleet
+def test_a_deployment_goes_on_securely_and_privately_without_a_client_that_was_killed(tmp_path: Path) -> None:
+    """Real processes: four clients, three of them needed; one is killed in the middle of a round."""
+    private = {"privacy.unit": "client", "privacy.noise": 0.5}
+    settings: dict[str, Any] = {"secure": True, "clients": 4, "min_clients": 3, "method": "finetune", "rounds": 3}
+    fleet = Deployment(tmp_path / "fleet", "--no-database", **settings, **private)
+    fleet.start()
+    fleet.after(1)
+    fleet.kill("client 1")
+    assert fleet.wait() == 0, fleet.log()
+    records = fleet.records()
+    assert any("1" in record.get("missing", {}) for record in records)
+    assert all(record["clients"] == {} and record["loss"] is None for record in records)
+    spent = [record["epsilon"] for record in records]
+    assert 0 < spent[0] < spent[-1]
+    assert spent == sorted(spent)

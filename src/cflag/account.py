@@ -20,13 +20,18 @@ class Account:
         self.logs: dict[int, dict[str, float | str]] = {}
         self.missing: dict[int, str] = {}
         """Clients that were asked and gave no usable answer, and why."""
+        self.uses: dict[int, int] = {}
+        """Where a private run protects samples: how often each client's most used one was used, in all."""
+        self.epsilon: float | None = None
+        """In a private run: ε so far."""
         self.anonymous = False
-        """Whether nothing is known of single clients: secure aggregation."""
+        """Whether nothing is known of single clients: secure aggregation, and private runs."""
 
     def add(self, number: int, reply: Reply) -> None:
         """Enter a client's reply; if it logs a name in two questions of a round, the first value counts."""
         self.cost += reply.cost
         self.bytes_up += nbytes(reply.answer)
+        self.uses[number] = reply.uses
         if reply.logs:
             self.logs[number] = {**reply.logs, **self.logs.get(number, {})}
 

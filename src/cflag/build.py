@@ -17,6 +17,7 @@ from cflag.diagnostics import check_figures
 from cflag.errors import UserError
 from cflag.learning.learner import Learner, Loss
 from cflag.methods.base import Method
+from cflag.privacy.rules import check_model
 from cflag.rng import torch_seed
 
 
@@ -56,6 +57,7 @@ def build_learner(config: Config, spec: Spec, model: nn.Module | None = None, lo
         channels_last=model is None and hasattr(registry.get("model", config.model), "channels_last"),
     )
     learner.check(spec.blank(), spec.classes)
+    check_model(config.privacy, learner.buffers.numel(), loss is not None)
     return learner
 
 

@@ -30,6 +30,8 @@ def save_checkpoint(
     state = {f"state.{name}": value for name, value in server.state.items()}
     state |= {f"tail.{name}": value for name, value in server.tail.items()}
     state |= {f"engine.{name}": value for name, value in engine.kept().items()}
+    if engine.warden is not None:
+        state |= {f"privacy.{name}": value for name, value in engine.warden.kept().items()}
     model = {"params": server.params, "buffers": server.buffers}
     about = {"format": FORMAT, "run": folder.name, "config": config.numbers()}
     folder.save_checkpoint({**model, **about, **state, **history.to_dict()})
@@ -53,6 +55,8 @@ def restore_checkpoint(folder: RunFolder, config: Config, session: Session) -> H
         for name, value in _taken(saved, prefix).items():
             kept[name] = value.to(server.params.device) if isinstance(value, torch.Tensor) else value
     engine.take_back(_taken(saved, "engine."))
+    if engine.warden is not None:
+        engine.warden.take_back(_taken(saved, "privacy."))
     history = History.from_dict(saved)
     engine.restore(folder.checkpoints, history.clients)
     engine.note_model_sent(server, history.model_sent)

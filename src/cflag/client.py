@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import nan
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from cflag.rng import stream, torch_seed
 if TYPE_CHECKING:
     from cflag.data.heads import Heads
     from cflag.learning.learner import Learner, Loss
+    from cflag.privacy.shield import SampleLedger
 
 T = TypeVar("T")
 
@@ -46,6 +48,8 @@ class Client:
         self.cost = Cost()
         self.logs: dict[str, float | str] = {}
         self._losses: list[tuple[str, float, int]] = []
+        self.ledger: SampleLedger | None = None
+        """Where a private run protects samples: how often each was used."""
         self._seed = seed
         self._learner = learner
         self._workspace = workspace or Workspace()
@@ -98,6 +102,8 @@ class Client:
         old = count - samples.of_task.get(self.context.task, 0)
         self.cost.memory += old
         self.cost.current += count - old
+        if self.ledger is not None:
+            return nan, self.ledger.gradient(self._learner, samples, loss)  # no loss: nothing of it may leave
         value, gradient = self._learner.value_and_grad(samples, loss)
         self._losses.append(("memory_loss" if old == count else "loss", value, count))
         return value, gradient
@@ -144,6 +150,8 @@ class Client:
     def mean_squared_gradient(self, samples: Samples) -> Tensor:
         """Return the mean of the samples' own squared gradients, counted like any other gradients."""
         self.cost.current += len(samples)
+        if self.ledger is not None:
+            return self.ledger.squared_gradient(self._learner, samples)
         return self._learner.mean_squared_gradient(samples)
 
     def log(self, **values: float | str) -> None:
@@ -156,7 +164,7 @@ class Client:
 
     def compute(self, name: str, make: Callable[[], T]) -> T:
         """Make something that a later question of the same round will want, and try to keep it."""
-        self.reseed(name)
+        self._begin(name)
         made = make()
         if self._workspace.keep(self, made):
             self._scratch[name] = (made, self.buffers.clone())
@@ -176,11 +184,20 @@ class Client:
             self.buffers.copy_(buffers)
         else:
             cost, losses = replace(self.cost), list(self._losses)
-            self.reseed(name)
+            self._begin(name, again=True)
             made = make()
             self.cost, self._losses = cost, losses
+            if self.ledger is not None:
+                self.ledger.again = False
         self.reseed(self._question)
         return made  # type: ignore[no-any-return]
+
+    def _begin(self, name: str, again: bool = False) -> None:
+        """Begin on something that may have to be made again, with the same result."""
+        if self.ledger is not None:
+            self.ledger.restart(name)
+            self.ledger.again = again
+        self.reseed(name)
 
     def kept(self) -> list[object]:
         """Return all that must survive a restart, so that a change can be told by identity."""
@@ -200,6 +217,8 @@ class Client:
         self.cost, self.logs, self._losses, self._replay = Cost(), {}, [], None
         self._learner.current = context.task
         self._question = question
+        if self.ledger is not None:
+            self.ledger.begin(context.task, context.round)
         self.reseed(question)
 
     def end_question(self) -> None:
@@ -214,6 +233,8 @@ class Client:
 
         Each question does so by its name; a method that asks one twice in a round must tell the two apart.
         """
+        if self.ledger is not None:
+            self.ledger.turn_to(purpose)
         here = self.context
         seed = torch_seed(self._seed, purpose, self.number, here.task, here.round)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would note down a stack trace for CUDA each time

@@ -24,6 +24,8 @@ from cflag.memory.base import MemoryOptions
 from cflag.methods.base import LocalOptions
 from cflag.models.layers import ModelOptions
 from cflag.presets import load_preset
+from cflag.privacy.options import PrivacyOptions
+from cflag.privacy.rules import check_private
 from cflag.values import coerced, hints, keys, options
 
 CUSTOM = "custom"
@@ -56,7 +58,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     patience: float = 600.0
     """With `flower`: seconds the server waits for clients, all at the start and `min_clients` later."""
     secure: bool = False
-    """With `flower-sim`: secure aggregation (SecAgg+). Means are rounded to about 1e-5, and nothing is known of single
+    """With Flower: secure aggregation (SecAgg+). Means are rounded to about 1e-5, and nothing is known of single
     clients: no losses, rates or accuracies of theirs."""
     workers: int = 0
     """Worker processes; 0 means one per core, 1 means this process alone. Changes no number."""
@@ -70,6 +72,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     TOML file they are given relative to it."""
     memory: MemoryOptions = field(default_factory=MemoryOptions)
     mean: MeanOptions = field(default_factory=MeanOptions)
+    privacy: PrivacyOptions = field(default_factory=PrivacyOptions)
     settings: Any = None
     """The method's own settings; in a file, the table named like the method."""
     other_settings: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -99,7 +102,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
         return tomli_w.dumps(self.to_dict())
 
 
-OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions, "mean": MeanOptions}
+OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions, "mean": MeanOptions, "privacy": PrivacyOptions}
 """The tables that every config has, whatever its method."""
 TABLES = (*OPTION_TABLES, "settings", "other_settings")
 ELSEWHERE = ("workers", "data_dir", "log", "device", "min_clients", "deadline", "patience", "plugins")
@@ -260,8 +263,8 @@ def _check(config: Config) -> None:
     if has_own_data(registry.get("partition", config.partition)) and config.engine != "flower":
         needs = "is for clients with data of their own: use cflag deploy or cflag server"
         raise UserError(f"partition = '{config.partition}' {needs}")
-    if config.secure and (config.engine != "flower-sim" or config.cohort_size() < 3):
-        raise UserError("secure = true needs engine = 'flower-sim' and at least 3 clients in a round")
+    if config.secure and (config.engine == "local" or config.cohort_size() < 3):
+        raise UserError("secure = true needs engine = 'flower-sim' or a fleet, and at least 3 clients in a round")
     if config.secure and registry.get("method", config.method).exact_means:
         raise UserError(f"secure = true rounds means, which method '{config.method}' does not bear: choose another")
     if config.source != CUSTOM:
@@ -271,6 +274,9 @@ def _check(config: Config) -> None:
     registry.get("memory", config.memory.kind)
     sums = registry.get("method", config.method).sums(config.settings)
     config.mean.check_run(registry.get("mean", config.mean.kind), config.cohort_size(), config.secure, sums)
+    check_private(config.privacy, config.method, config.settings, config.secure)
+    if config.privacy.unit == "client" and not config.mean.plain:
+        raise UserError("privacy.unit = 'client' needs the plain mean that its noise is made for: leave [mean] as it is")
     _check_device(config)
     log_names(config.log)
 

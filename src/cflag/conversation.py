@@ -82,6 +82,8 @@ class Reply:
     samples: int
     cost: Cost
     logs: Mapping[str, float | str]
+    uses: int = 0
+    """Where a private run protects samples: how often the client's most used one was used, in all."""
 
 
 def nbytes(values: Mapping[str, Value]) -> int:

@@ -23,6 +23,10 @@ from cflag.errors import UserError
 from cflag.learning.learner import Loss
 from cflag.loggers.attach import attached, catch_up, require_loggers
 from cflag.memory.gate import at_work
+from cflag.privacy.accounting import BudgetError
+from cflag.privacy.noise import forget_key, noise_key
+from cflag.privacy.shield import Shield
+from cflag.privacy.warden import Warden
 from cflag.process import cores, one_thread
 from cflag.results.display import Display, Quiet
 from cflag.results.folder import RunFolder
@@ -55,17 +59,21 @@ class Experiment:
 
     def learn(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """The story: task after task, round after round, from wherever the folder says the run is."""
-        tasks, session = len(self.spec.tasks), self.session(engine)
+        tasks, session = len(self.spec.tasks), self.session(engine, folder.path)
         history = restore_checkpoint(folder, self.config, session) or History(self.spec.by_task)
         display.start(self.config.method, tasks, self.config.rounds, history.done)
         if history.initial is None:
-            history.initial = engine.evaluate(session.server, range(tasks), {})
+            history.initial = engine.test(session.server, range(tasks), {})
 
         while history.done < tasks * self.config.rounds:
             with at_work(folder.path):  # between two rounds others may change what memories hold
                 started = time.perf_counter()
-                session.play(history.done)
-                counts = self._evaluate(session)
+                try:
+                    session.play(history.done)
+                    counts = self._evaluate(session)
+                except BudgetError as spent:
+                    history = self._stop_early(session, folder, display, spent)
+                    break
                 record = history.record(session.server, engine.settle(), counts, time.perf_counter() - started)
                 save_checkpoint(folder, self.config, session, history, record)
             display.update(record)
@@ -73,7 +81,19 @@ class Experiment:
         self.learner.load(session.server.params, session.server.buffers)
         result = history.result(self.config, folder.path, self.method.figures)
         folder.finish(result, dict(self.learner.model.state_dict()))
+        forget_key(folder.path)
         return result
+
+    def _stop_early(self, session: Session, folder: RunFolder, display: Display, spent: BudgetError) -> History:
+        """The privacy budget ends a run after its last finished round; the result is of the tasks finished by then."""
+        history = restore_checkpoint(folder, self.config, session)
+        finished = 0 if history is None else len(history.after_task)
+        if history is None or not finished:
+            raise UserError(f"{spent}; no task was finished; raise the budget or privacy.noise, or play fewer rounds")
+        line = f"{spent}; stopped: the result is that of the {finished} finished tasks"
+        folder.say(line)
+        display.note(line)
+        return history
 
     def _evaluate(self, session: Session) -> Counts | None:
         """Test all tasks at the end of one; in between, on schedule, those seen so far."""
@@ -103,8 +123,9 @@ class Experiment:
         self._check_engine()
         require_loggers(self.config.log)
         with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:
-            folder.describe_data(self.benchmark.class_counts())
-            host = self.host()
+            if not self.config.privacy.on:
+                folder.describe_data(self.benchmark.class_counts())
+            host = self.host(folder.path)
             host.keeper.watch(folder.path)
             return self.carry(LocalEngine(host, self._workers(), stopped, self.config.mean), folder, display)
 
@@ -116,18 +137,22 @@ class Experiment:
         finally:
             engine.close()
 
-    def session(self, engine: Engine | None = None) -> Session:
+    def session(self, engine: Engine | None = None, folder: Path | None = None) -> Session:
         """Return a fresh session, by default on an engine in this process alone."""
-        size, tail = self.config.cohort_size(), round(self.config.average_tail * self.config.rounds)
-        return Session(self.method, engine or self._here(), self.server(), size, tail)
-
-    def _here(self) -> LocalEngine:
-        return LocalEngine(self.host(), workers=1, mean=self.config.mean)
-
-    def host(self) -> Host:
-        """Return the clients, not yet begun."""
         config = self.config
-        return Host(self.benchmark, self.method, self.learner, config.memory, config.seed, rounds=config.rounds)
+        engine = engine or LocalEngine(self.host(folder), workers=1, mean=config.mean)
+        key = noise_key(config.privacy, config.seed, folder) if config.privacy.on else b""
+        engine.warden = Warden.of(config.privacy, config.method, key, config.secure)
+        tail = round(config.average_tail * config.rounds)
+        return Session(self.method, engine, self.server(), config.cohort_size(), tail)
+
+    def host(self, folder: Path | None = None) -> Host:
+        """Return the clients, not yet begun; in `folder` a private run keeps the key of its noise."""
+        config = self.config
+        key = noise_key(config.privacy, config.seed, folder) if config.privacy.on else b""
+        shield = Shield.of(config.privacy, config.method, key)
+        memory, rounds = config.memory, config.rounds
+        return Host(self.benchmark, self.method, self.learner, memory, config.seed, rounds=rounds, shield=shield)
 
     def server(self) -> Server:
         """Return the server with the initial model."""

@@ -68,7 +68,7 @@ class Session:
         """
         with nullcontext() if counted else self.engine.uncounted():
             self.prepare_eval()
-        return self.engine.evaluate(self.server, tasks, self.method.eval_payload(self.server))
+        return self.engine.test(self.server, tasks, self.method.eval_payload(self.server))
 
     @property
     def is_last_round(self) -> bool:

@@ -61,6 +61,7 @@ ROOMS = Layers(
         ("files",),
         ("data", "models", "conversation"),
         ("memory", "learning", "means"),
+        ("privacy",),
         ("client", "server", "account"),
         ("methods", "presets"),
         ("config",),

@@ -25,6 +25,8 @@ class Samples:
     """What a model once answered, (n, outputs): the target of a distillation."""
     subject: Tensor | None = None
     """Whose each sample is, where the source knows; no number depends on it."""
+    index: Tensor | None = None
+    """Which of its client's samples of a task each is, where a private run counts their uses; negative: nobody's."""
 
     def __len__(self) -> int:
         return self.y.shape[0]  # len() of a tensor takes seven times as long

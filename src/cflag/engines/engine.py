@@ -18,6 +18,7 @@ from cflag.conversation import Ask, Conversation, Mean, Reply, RoundContext, Val
 from cflag.errors import CflagError, DivergedError
 from cflag.means.base import PLAIN, AnswerMean, MeanOptions
 from cflag.means.shares import outliers, shares
+from cflag.privacy.warden import Warden
 from cflag.server import Server
 
 
@@ -31,6 +32,10 @@ class Engine(ABC):
         self.kind: type[AnswerMean] = registry.get("mean", mean.kind)
         self.account = Account()
         self._sent = Sent()
+        self.warden: Warden | None = None
+        """In a private run: who looks after means, ε and the budget."""
+        self.heard: Sequence[int] = ()
+        """The clients whose answers are in the last mean."""
 
     @abstractmethod
     def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
@@ -74,7 +79,7 @@ class Engine(ABC):
         try:
             ask = next(conversation)
             while True:
-                ask = conversation.send(self.ask(ask, server, cohort))
+                ask = conversation.send(self._mean(ask, server, cohort))
         except StopIteration:
             return
 
@@ -92,6 +97,7 @@ class Engine(ABC):
         good = {number: replies[number] for number in answers if number not in refused}
         for number, reply in good.items():
             self.account.add(number, reply)
+        self.heard = list(good)
         mean, heard = self.kind(self.options, self.ratios), sum(reply.samples for reply in good.values())
         if not self.kind.needs_each and self.options.max_share == 1:
             for number, reply in good.items():
@@ -106,9 +112,30 @@ class Engine(ABC):
         """Enter into the account whose answers are refused, and why."""
         self.account.missing.update(why)
 
+    def _mean(self, ask: Ask, server: Server, cohort: Sequence[int] | None) -> Mean:
+        """Return the mean answer as the method may see it: in a private run with noise, within the budget."""
+        if self.warden is None:
+            return self.ask(ask, server, cohort)
+        where = server.task, server.round
+        self.warden.before(ask.question, where, self.everyone if cohort is None else cohort)
+        mean = self.ask(ask, server, cohort)
+        self.warden.heard(self.account.uses)
+        sizes = {number: server.sizes[number] for number in self.heard}
+        return self.warden.after(ask, mean, where, server.params, sizes)
+
+    def test(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
+        """Test the global model; in a private run the counts may be noised, too."""
+        if self.warden is None:
+            return self.evaluate(server, tasks, sent)
+        where = server.task, server.round
+        self.warden.before_test(where)
+        return self.warden.tested(self.evaluate(server, tasks, sent), where, server.params)
+
     def settle(self) -> Account:
         """Return the account since the last time, and open a new one."""
         account, self.account = self.account, Account()
+        if self.warden is not None:
+            account.epsilon, account.anonymous = self.warden.epsilon(), True
         return account
 
     @contextmanager

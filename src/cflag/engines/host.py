@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from cflag import process, registry
 from cflag.build import build_benchmark, build_learner, build_method
 from cflag.client import Client
 from cflag.config import Config
-from cflag.conversation import Ask, Reply, RoundContext, Value
+from cflag.conversation import Answer, Ask, Reply, RoundContext, Value
 from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
 from cflag.data.source import Source
@@ -25,6 +25,8 @@ from cflag.learning.learner import Learner, Loss
 from cflag.memory.base import Memory, MemoryOptions
 from cflag.memory.keeper import Keeper, dated
 from cflag.methods.base import Method
+from cflag.privacy.noise import digest, noise_key
+from cflag.privacy.shield import Shield
 
 Whom = tuple[int, Path | None]
 """A client's number, and the file with its state as it was last saved; None for one that never changed."""
@@ -59,12 +61,14 @@ class Host:
         seed: int,
         data_limit: int = 2**28,
         rounds: int = 1,
+        shield: Shield | None = None,
     ) -> None:
         self.benchmark = benchmark
         self.method = method
         self.learner = learner
         self.memory = memory
         self.seed = seed
+        self.shield = shield
         self.clients: dict[int, Client] = {}
         self.saved: dict[int, Path] = {}
         self.changed: set[int] = set()
@@ -97,7 +101,17 @@ class Host:
             after = client.kept()
             if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
                 self.changed.add(number)
-            yield Reply(answer, client.size, client.cost, client.logs)
+            yield self._reply(client, ask.question, answer)
+
+    def _reply(self, client: Client, question: str, answer: Answer) -> Reply:
+        """Return what leaves the client: in a private run an answer that may, and no logs."""
+        if self.shield is None:
+            return Reply(answer, client.size, client.cost, client.logs)
+        uses = 0
+        if client.ledger is not None:
+            self.changed.add(client.number)
+            uses = client.ledger.most()
+        return Reply(self.shield.answered(question, answer), client.size, client.cost, {}, uses)
 
     def evaluate(
         self,
@@ -119,7 +133,15 @@ class Host:
                 right = self.learner.right(self.method.predict(self.learner, samples, **sent), samples)
                 owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
                 counts[:, :2].index_add_(0, owner, right.long())
-            yield counts.view(len(tasks), len(group), 3).transpose(0, 1)
+            rows = counts.view(len(tasks), len(group), 3).transpose(0, 1)
+            yield rows if self.shield is None else self._tested(rows, group, tasks, model)
+
+    def _tested(self, rows: Tensor, group: Sequence[int], tasks: Sequence[int], model: GlobalModel) -> Tensor:
+        """Return the counts of a private run as they may leave: each client's noise is its own."""
+        assert self.shield is not None
+        name = digest(model.params)
+        own = [self.shield.tested(row, number, *tasks, name) for number, row in zip(group, rows, strict=True)]
+        return torch.stack(own)
 
     def save(self, folder: Path, stamp: str) -> Iterator[dict[int, str]]:
         """Save the clients that changed since the last time; say under which names."""
@@ -149,11 +171,14 @@ class Host:
         if number in self.task_of:
             self._take_back(number)
         client = self.clients[number] = Client(number, self.seed, self.learner, memory, self.workspace)
+        client.ledger = self.shield.ledger(number) if self.shield is not None else None
         if saved is not None:
             state = self._load(number, saved)
             memory.restore(_part(state, "memory."))
             memory.dates = state.get("dates", {})
             client.state = _part(state, "state.")
+            if client.ledger is not None:
+                client.ledger.uses = {int(task): uses for task, uses in _part(state, "uses.").items()}
             self.saved[number] = saved
         return client
 
@@ -161,6 +186,8 @@ class Host:
         """Give a client its current samples; beyond the limit, those of the clients asked longest ago are dropped."""
         if self.task_of.get(client.number) != task:
             dealt = self.benchmark.train(client.number, task)
+            if client.ledger is not None:
+                dealt = replace(dealt, index=torch.arange(len(dealt)))
             client.data = self.keeper.allowed(client.number, dealt)
             client.withdrawn = len(dealt) - len(client.data)
             self.task_of[client.number] = task
@@ -191,7 +218,9 @@ class Host:
     def _state(client: Client) -> dict[str, Any]:
         state: dict[str, Any] = {f"memory.{k}": v for k, v in client.memory.state().items()}
         dates = {"dates": dated(client.memory)} if len(client.memory) else {}
-        return {**state, **dates, **{f"state.{k}": v for k, v in client.state.items()}}
+        uses = {} if client.ledger is None else client.ledger.uses
+        counted = {f"uses.{task}": count for task, count in uses.items()}
+        return {**state, **dates, **counted, **{f"state.{k}": v for k, v in client.state.items()}}
 
 
 class Holdings:
@@ -223,12 +252,21 @@ class Holdings:
 
 
 def host_of(
-    config: Config, source: Source | None = None, model: nn.Module | None = None, loss: Loss | None = None
+    config: Config,
+    source: Source | None = None,
+    model: nn.Module | None = None,
+    loss: Loss | None = None,
+    folder: Path | None = None,
 ) -> Host:
-    """Build the benchmark, the method and the learner of a config, and the host of its clients."""
+    """Build the benchmark, the method and the learner of a config, and the host of its clients.
+
+    In `folder` a private run keeps the key of its noise.
+    """
     benchmark, method = build_benchmark(config, source), build_method(config)
     learner = build_learner(config, benchmark.spec, model, loss)
-    return Host(benchmark, method, learner, config.memory, config.seed, rounds=config.rounds)
+    key = noise_key(config.privacy, config.seed, folder) if config.privacy.on else b""
+    shield = Shield.of(config.privacy, config.method, key)
+    return Host(benchmark, method, learner, config.memory, config.seed, rounds=config.rounds, shield=shield)
 
 
 def _prefix(number: int) -> str:

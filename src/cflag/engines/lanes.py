@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
@@ -153,4 +154,4 @@ def _detached(reply: Any) -> Any:
     if not isinstance(reply, Reply):
         return reply
     answer = {k: v.clone() if isinstance(v, Tensor) and v.nbytes > SMALL else v for k, v in reply.answer.items()}
-    return Reply(answer, reply.samples, reply.cost, reply.logs)
+    return replace(reply, answer=answer)

@@ -52,8 +52,9 @@ class LocalEngine(Engine):
         replies = self._finite(answers, ask, server)
         if self.kind.needs_each or self.options.outlier or self.options.max_share < 1:
             return self.mean_of(dict(self._held(replies)), context)
-        mean, heard = self.kind(self.options, self.ratios), 0
+        mean, heard, self.heard = self.kind(self.options, self.ratios), 0, []
         for number, reply in replies:
+            self.heard.append(number)
             self.account.add(number, reply)
             mean.add(reply.answer, reply.samples / context.samples, number)
             heard += reply.samples

@@ -54,3 +54,28 @@ class DenseNet:
             if k:
                 delta = relu_backward(delta.mm(self.layers[k][0]), inputs[k], 0)
         return value.item(), torch.cat(grads[::-1])
+
+    def outputs(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the outputs, and what each layer takes in."""
+        inputs = [x.flatten(1)]
+        for weight, bias in self.layers[:-1]:
+            inputs.append(F.linear(inputs[-1], weight, bias).relu_())
+        return F.linear(inputs[-1], *self.layers[-1]), inputs
+
+    def clipped_sum(self, slopes: Tensor, inputs: list[Tensor], clip: float) -> Tensor:
+        """Return the sum of the samples' gradients, each shortened to a norm, without holding any of them.
+
+        A layer's gradient for a sample is δ aᵀ and δ, so its squared norm is ‖δ‖² (‖a‖² + 1).
+        """
+        deltas = [slopes]
+        for k in range(len(self.layers) - 1, 0, -1):
+            deltas.insert(0, relu_backward(deltas[0].mm(self.layers[k][0]), inputs[k], 0))
+        pairs = list(zip(deltas, inputs, strict=True))
+        norms = torch.stack([delta.square().sum(1) * (a.square().sum(1) + 1) for delta, a in pairs]).sum(0).sqrt()
+        factors = clip / norms.clamp(min=clip)
+        finite = norms.isfinite()
+        grads: list[Tensor] = []
+        for delta, a in pairs:
+            short = torch.where(finite[:, None], delta * factors[:, None], 0.0)
+            grads += [short.t().mm(torch.where(finite[:, None], a, 0.0)).view(-1), short.sum(0)]
+        return torch.cat(grads)

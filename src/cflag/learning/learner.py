@@ -6,10 +6,11 @@ operations, and nothing copies a model per client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
 from torch.nn import functional as F
 
 from cflag.data.heads import Heads
@@ -19,6 +20,9 @@ from cflag.learning.dense import DenseNet
 
 Loss = Callable[[Tensor, Samples], Tensor]
 """The mean loss of a model's outputs on samples."""
+
+ROWS = 2**25
+"""Numbers of the gradients of single samples that are held at once."""
 
 
 def _flatten(tensors: Sequence[Tensor], device: str, channels_last: bool) -> Tensor:
@@ -40,6 +44,14 @@ def _cat(tensors: Sequence[Tensor], channels_last: bool) -> Tensor:
     if channels_last:
         tensors = [t.permute(0, 2, 3, 1) if t.dim() == 4 else t for t in tensors]
     return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def shortened(rows: Tensor, clip: float) -> Tensor:
+    """Return rows, each shortened to a norm; one that is not finite counts as nothing, as its norm bounds nothing."""
+    norms = rows.norm(dim=1, keepdim=True)
+    finite = torch.where(norms.isfinite(), rows, 0.0)
+    factors: Tensor = clip / norms.nan_to_num(nan=clip, posinf=clip).clamp(min=clip)
+    return finite * factors
 
 
 class Learner:
@@ -134,6 +146,65 @@ class Learner:
             ) from None
         value = (loss or self.loss)(outputs, here)
         return value.item(), self._gradient(value)
+
+    def sample_gradients(self, samples: Samples, loss: Loss | None = None) -> Iterator[Tensor]:
+        """Yield the samples' own gradients of the loss, one per row, as many at once as fit into memory.
+
+        The loss must be a mean over samples: then what its slope at one output is, pulled back through the model, is
+        that sample's gradient.
+        """
+        here = samples.to(self.device)
+        x = self._input(here.x)
+        self._training(True)
+        try:
+            with torch.no_grad():
+                outputs = self.model(x)
+            size = max(1, ROWS // self.params.numel())
+            slopes = self._slopes(outputs, here, loss)
+            for some, slope in zip(x.split(size), slopes.split(size), strict=True):
+                yield self._pulled_back(some, slope)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"the gradients of single samples cannot be had of this model: {reason}") from None
+
+    def clipped_sum(self, samples: Samples, clip: float, loss: Loss | None = None) -> Tensor:
+        """Return the sum of the samples' own gradients, each shortened to a norm; what is not finite is left out."""
+        if self._dense is not None:
+            here = samples.to(self.device)
+            outputs, inputs = self._dense.outputs(self._input(here.x))
+            return self._dense.clipped_sum(self._slopes(outputs, here, loss), inputs, clip)
+        total = torch.zeros_like(self.params)
+        for rows in self.sample_gradients(samples, loss):
+            total += shortened(rows, clip).sum(0)
+        return total
+
+    def clipped_square_sum(self, samples: Samples, clip: float) -> Tensor:
+        """Return the sum of the squares of the samples' own gradients, each shortened to a norm before."""
+        total = torch.zeros_like(self.params)
+        for rows in self.sample_gradients(samples):
+            total += shortened(rows, clip).square().sum(0)
+        return total
+
+    def _slopes(self, outputs: Tensor, here: Samples, loss: Loss | None) -> Tensor:
+        """Return the slope of each sample's own loss at its outputs."""
+        free = outputs.detach().requires_grad_()
+        return torch.autograd.grad(len(here) * (loss or self.loss)(free, here), free)[0]
+
+    def _pulled_back(self, x: Tensor, slopes: Tensor) -> Tensor:
+        named = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+
+        def one(sample: Tensor, slope: Tensor) -> dict[str, Tensor]:
+            def answer(params: dict[str, Tensor]) -> Tensor:
+                output: Tensor = functional_call(self.model, params, (sample.unsqueeze(0),))
+                return output
+
+            pulled: dict[str, Tensor] = vjp(answer, named)[1](slope.unsqueeze(0))[0]
+            return pulled
+
+        grads = list(vmap(one)(x, slopes).values())
+        if self._channels_last:
+            grads = [g.permute(0, 1, 3, 4, 2) if g.dim() == 5 else g for g in grads]
+        return torch.cat([g.reshape(len(x), -1) for g in grads], dim=1)
 
     def mean_squared_gradient(self, samples: Samples) -> Tensor:
         """Return the mean over samples of each one's squared gradient, with batch-norm statistics as they are."""

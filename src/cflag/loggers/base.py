@@ -24,7 +24,12 @@ Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 STATE = "loggers.json"
 """What loggers keep in the run folder: MLflow's id of the run, and which loggers have the whole run."""
-NAMES = {"loss": "loss/current", "memory_loss": "loss/memory", "accuracy": "accuracy/mean"}
+NAMES = {
+    "loss": "loss/current",
+    "memory_loss": "loss/memory",
+    "accuracy": "accuracy/mean",
+    "epsilon": "privacy/epsilon",
+}
 """What keys of metrics.jsonl are called; the part before the slash is a heading in both tools."""
 SUMS = ("gradients_current", "gradients_memory", "bytes_up", "bytes_down")
 """What is logged as a sum over the rounds so far."""

@@ -35,6 +35,11 @@ class MeanOptions:
     max_claim: float = 1000.0
     """With `flower`: a client that claims more samples of a task than this many times the median is refused."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether all answers count, with the weights that their samples give them."""
+        return self.kind == "mean" and not self.outlier and self.max_share == 1
+
     def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""
         if self.liars < 0:

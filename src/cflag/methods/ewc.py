@@ -9,7 +9,7 @@ a large Fisher the plain step overshoots and diverges, this one does not, howeve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -82,5 +82,5 @@ class Ewc(FedAvg):
         chosen = client.data[torch.from_numpy(rng.choice(len(client.data), size=count, replace=False))]
         if self.settings.labels == "sampled":  # the true Fisher: labels from the model's own prediction
             drawn = torch.multinomial(client.probabilities(chosen), 1).flatten()
-            chosen = Samples(chosen.x, drawn, chosen.task)
+            chosen = replace(chosen, y=drawn)
         return {"fisher": client.mean_squared_gradient(chosen)}

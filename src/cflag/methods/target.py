@@ -13,7 +13,7 @@ shows in the seconds; the gradients counted are the clients'.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -96,7 +96,9 @@ class Target(FedAvg):
         """Train; the synthetic batches come from one stream a round, another batch for every step."""
         if not client.state:
             return super().local_steps(client, steps)
-        return super().local_steps(client, steps, past=Samples(**client.state), rng=client.rng("synthetic"))
+        made = Samples(**client.state)
+        past = replace(made, index=torch.full_like(made.y, -1))  # nobody's, where a private run counts uses
+        return super().local_steps(client, steps, past=past, rng=client.rng("synthetic"))
 
     def direction(
         self,

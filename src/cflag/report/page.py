@@ -93,8 +93,9 @@ def _shown(value: Any) -> str:
 
 
 def _overview(benchmarks: dict[str, list[Result]]) -> str:
-    rows = [[name, *row] for name, runs in benchmarks.items() for row in table.rows(runs)]
-    inner = parts.sortable(["benchmark", *table.heads()], rows)
+    everything = [run for runs in benchmarks.values() for run in runs]
+    rows = [[name, *row] for name, runs in benchmarks.items() for row in table.rows(runs, everything)]
+    inner = parts.sortable(["benchmark", *table.heads(everything)], rows)
     return f'<section id="overview"><h2>All benchmarks</h2>{inner}</section>'
 
 

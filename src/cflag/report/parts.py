@@ -73,7 +73,7 @@ def methods_table(results: Sequence[Result]) -> str:
         "a<sub>Si</sub>. other: the same runs read class- instead of task-incrementally, or the reverse. learn: "
         "accuracy right after learning. Click a heading to sort.</p>"
     )
-    return note + sortable(table.heads(), table.rows(results))
+    return note + sortable(table.heads(results), table.rows(results))
 
 
 def sortable(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -106,11 +106,12 @@ class Bar:
         accuracy = record["accuracy"]
         if self.progress is not None:
             if accuracy is not None:
-                self.progress.update(self.bar, accuracy=f"acc {100 * accuracy:5.1f} %")
+                self.progress.update(self.bar, accuracy=f"acc {100 * accuracy:5.1f} %{_spent(record)}")
             self.progress.update(self.bar, advance=1, description=self._where(record["task"], record["round"]))
         elif record["round"] == self.rounds:
             self.console.print(
-                f"{self.name}: task {record['task']}/{self.tasks} done, accuracy so far {100 * accuracy:.1f} %"
+                f"{self.name}: task {record['task']}/{self.tasks} done, "
+                f"accuracy so far {100 * accuracy:.1f} %{_spent(record)}"
             )
 
     def note(self, text: str) -> None:
@@ -121,6 +122,11 @@ class Bar:
         """Remove the bar."""
         if self.progress is not None:
             self.progress.stop()
+
+
+def _spent(record: dict[str, Any]) -> str:
+    """Return ε so far, for a line that shows a private run's accuracy."""
+    return f", ε {record['epsilon']:.4g}" if "epsilon" in record else ""
 
 
 class RoundsBar:

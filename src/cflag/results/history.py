@@ -54,6 +54,8 @@ class History:
         }
         for name, value in spent.items():
             self.costs[name] += value
+        private = {} if account.epsilon is None else {"epsilon": account.epsilon}
+        self.costs.update(private)
         partial = not account.anonymous and (len(account.participants()) < len(server.sizes) or account.missing)
         seen = accuracies(counts, self.by_task)[: server.task + 1] if counts is not None else None
         return {
@@ -67,6 +69,7 @@ class History:
             **({"cohort": account.participants()} if partial else {}),
             **({"missing": {str(n): why for n, why in sorted(account.missing.items())}} if account.missing else {}),
             "clients": per_client,
+            **private,
             **spent,
         }
 
@@ -102,7 +105,7 @@ class History:
             initial_accuracy=[] if self.initial is None else accuracies(self.initial, self.by_task),
             # Under secure aggregation all clients' counts come in one row: there is nothing to say of each.
             client_matrices=[[row[k] for row in each_client] for k in range(config.clients)] if known else [],
-            costs={**{name: self.costs[name] for name in SPENT}, "peak_mb": round(self.peak_mb, 1)},
+            costs={**self.costs, "peak_mb": round(self.peak_mb, 1)},
             config=config.to_dict(),
             versions=versions(),
             by_task=self.by_task,

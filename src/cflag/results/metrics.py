@@ -11,7 +11,19 @@ from cflag.files import WHAT_TO_DO, checksum
 
 SPENT = ("gradients_current", "gradients_memory", "bytes_up", "bytes_down", "seconds")
 """What a round cost."""
-ROUND = ("task", "round", "loss", "memory_loss", "accuracy", "accuracies", "cohort", "missing", "clients", *SPENT)
+ROUND = (
+    "task",
+    "round",
+    "loss",
+    "memory_loss",
+    "accuracy",
+    "accuracies",
+    "cohort",
+    "missing",
+    "clients",
+    "epsilon",
+    *SPENT,
+)
 """The names that are the core's in a line; what a method's server logs has others."""
 CLIENT = ("loss", "memory_loss")
 """The same in `clients`."""

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -48,24 +49,34 @@ COLUMNS = (
 )
 
 
-def rows(results: Sequence[Result]) -> list[list[str]]:
-    """Return one row per method, in the order of their first runs."""
+EPSILON = Column("ε", "", lambda r: r.costs.get("epsilon", inf), 2)
+"""What private runs spent; a run that is not private protects nobody."""
+
+
+def columns(results: Sequence[Result]) -> tuple[Column, ...]:
+    """Return the columns of a table of these runs: with ε where any of them is private."""
+    return (*COLUMNS, EPSILON) if any("epsilon" in result.costs for result in results) else COLUMNS
+
+
+def rows(results: Sequence[Result], beside: Sequence[Result] = ()) -> list[list[str]]:
+    """Return one row per method, in the order of their first runs; `beside` are other runs of the same table."""
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(result.method, []).append(result)
-    return [[method, *(column.cell(group) for column in COLUMNS)] for method, group in groups.items()]
+    shown = columns([*results, *beside])
+    return [[method, *(column.cell(group) for column in shown)] for method, group in groups.items()]
 
 
-def heads() -> list[str]:
+def heads(results: Sequence[Result]) -> list[str]:
     """Return the columns' headings."""
-    return ["method", *(f"{c.name} {c.unit}".strip() for c in COLUMNS)]
+    return ["method", *(f"{c.name} {c.unit}".strip() for c in columns(results))]
 
 
 def as_text(results: Sequence[Result]) -> Table:
     """Return the table for a terminal of 80 columns."""
     table = Table(box=box.SIMPLE_HEAD, padding=0)  # one space between columns: two would take more than 80 characters
     table.add_column("method", no_wrap=True, min_width=8)
-    for column in COLUMNS:
+    for column in columns(results):
         table.add_column(f"{column.name}\n{column.unit}", justify="right", no_wrap=True)
     for row in rows(results):
         table.add_row(*row)
@@ -74,7 +85,7 @@ def as_text(results: Sequence[Result]) -> Table:
 
 def as_markdown(results: Sequence[Result]) -> str:
     """Return the table as Markdown."""
-    lines = [heads(), ["---", *["---:"] * len(COLUMNS)], *rows(results)]
+    lines = [heads(results), ["---", *["---:"] * len(columns(results))], *rows(results)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -82,17 +93,24 @@ def as_csv(results: Sequence[Result]) -> str:
     """Return every run on a line of its own, with plain numbers."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["method", "seed", *(f"{c.name} {c.unit}".strip() for c in COLUMNS)])
+    writer.writerow(["method", "seed", *heads(results)[1:]])
     for result in results:
-        writer.writerow([result.method, result.seed, *(round(c.of(result), 6) for c in COLUMNS)])
+        writer.writerow([result.method, result.seed, *(round(c.of(result), 6) for c in columns(results))])
     return text.getvalue()
 
 
 def as_latex(results: Sequence[Result]) -> str:
     """Return the table as a LaTeX tabular (booktabs)."""
     body = [r" & ".join(row).replace("±", r"$\pm$").replace("_", r"\_") + r" \\" for row in rows(results)]
-    head = " & ".join(heads()).replace("%", r"\%") + r" \\"
-    lines = [r"\begin{tabular}{l" + "r" * len(COLUMNS) + "}", r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+    head = " & ".join(heads(results)).replace("%", r"\%").replace("ε", r"$\varepsilon$") + r" \\"
+    lines = [
+        r"\begin{tabular}{l" + "r" * len(columns(results)) + "}",
+        r"\toprule",
+        head,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+    ]
     return "\n".join([*lines, r"\end{tabular}", ""])
 
 

@@ -18,6 +18,9 @@ from torch import Tensor
 RANGE = 8.0
 """The largest number that can be carried, times p_i; larger ones are refused rather than clipped."""
 
+LEAST = 3
+"""Clients whose answers are in a mean, at least: of two, each knows the other's answer from the mean."""
+
 Layout = dict[str, list[int]]
 """The names and shapes of an answer's parts; all clients' are the same."""
 

@@ -22,6 +22,7 @@ from cflag.engines.flower.environment import SIMULATION
 from cflag.engines.flower.identity import claim, sign
 from cflag.engines.flower.messages import Parcel, pack, unpack
 from cflag.errors import CflagError
+from cflag.privacy.accounting import BudgetError
 
 client = ClientApp(mods=[secure_mod])
 stations = Stations(keeps=False)
@@ -65,7 +66,7 @@ def _reply(message: Message, context: Context, serve: Callable[[Station, Any, An
             answered, tensors = {k: v for k, v in answered.items() if k in ("number", "position", "lacks")}, {}
     except CflagError as error:
         stations.drop()
-        answered, tensors = {"error": str(error)}, {}
+        answered, tensors = {"spent" if isinstance(error, BudgetError) else "error": str(error)}, {}
     except Exception:
         stations.drop()
         raise
@@ -82,8 +83,9 @@ def _sealed(message: Message, context: Context) -> Message:
         plain, weight = {"number": station.number}, 1
     else:
         answered, tensors = station.answer(head, sent)
-        values = {**tensors, **answered["numbers"]}
-        plain, weight = {"number": station.number, "cost": answered["cost"]}, int(answered["samples"])
+        values = station.with_noise(head, sent, {**tensors, **answered["numbers"]})
+        plain = {k: v for k, v in answered.items() if k in ("number", "cost", "uses")}
+        weight = int(answered["samples"])
     return Message(seal_answer(values, weight, head["total"], plain), reply_to=message)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,15 @@ import torch
 from torch import Tensor
 
 import cflag
-from cflag.config import Config, load_text, resolve
-from cflag.conversation import Ask
+from cflag.config import OPTION_TABLES, Config, load_text, resolve
+from cflag.conversation import Answer, Ask
 from cflag.engines.flower.client.states import StateFolder
 from cflag.engines.flower.messages import Parcel, Question, Shelf
+from cflag.engines.flower.sealed import LEAST
 from cflag.engines.host import NONE_LEFT, Host, host_of
 from cflag.errors import CflagError
 from cflag.memory.gate import at_work
+from cflag.privacy.noise import digest
 
 
 class Station:
@@ -80,9 +84,24 @@ class Station:
             "samples": reply.samples,
             "cost": [reply.cost.current, reply.cost.memory],
             "logs": dict(reply.logs),
+            **({"uses": reply.uses} if self.config.privacy.on else {}),
             "numbers": {k: v for k, v in reply.answer.items() if not isinstance(v, Tensor)},
             "holds": sorted(self.shelf.held) if self.keeps else [],
         }, {k: v for k, v in reply.answer.items() if isinstance(v, Tensor)}
+
+    def with_noise(self, head: Mapping[str, Any], sent: Mapping[str, Tensor], answer: Answer) -> Answer:
+        """Return an answer with this client's share of the noise, where clients add it under secure aggregation.
+
+        Any `needed` clients' shares are enough for the sum. The server says how many samples the largest client has.
+        """
+        shield, size = self.host.shield, self.host.benchmark.size(self.number, head["context"][0])
+        if shield is None:
+            return answer
+        needed = max(min(self.config.min_clients, head["context"][3]), LEAST)
+        largest = max(size, int(head.get("largest", head["total"])))
+        told = json.dumps([head["numbers"], head["context"], head["position"]])
+        name = (self.number, told, digest(*(sent[key] for key in sorted(sent))))
+        return shield.share(head["question"], answer, largest / size / sqrt(needed), *name)
 
     def evaluate(self, head: Mapping[str, Any], sent: Mapping[str, Tensor]) -> Parcel:
         """Test the global model on this client's held-out samples."""
@@ -121,9 +140,9 @@ class Stations:
             # The server decides the experiment; this machine decides where its data are, what computes, and which code
             # of its own it runs: a server must not be able to name a file that a client then executes.
             own = {key: value for key, value in raw.items() if not isinstance(value, dict)}
-            tables = {key: raw[key] for key in ("memory", str(raw.get("method"))) if key in raw}
+            tables = {key: raw[key] for key in (*OPTION_TABLES, str(raw.get("method"))) if key in raw}
             self.config = resolve({**own, **tables, "workers": 1, **node})
-            self.host = host_of(self.config)
+            self.host = host_of(self.config, folder=states.folder)
             self.name, self.open = name, {}
         if number not in self.open:
             self.open[number] = Station(number, self.config, self.host, states, self.keeps)

@@ -98,7 +98,8 @@ def read_reply(
         if tensor.dtype != server.params.dtype:
             raise GarbageError(f"its {name[:40]} is {tensor.dtype}, expected {server.params.dtype}")
     answer: Answer = {one_line(k, LONGEST): v.to(server.params.device) for k, v in tensors.items()}
-    return Reply({**answer, **numbers}, head["samples"], Cost(current, memory), logs)
+    uses = int(_number(head.get("uses", 0)))
+    return Reply({**answer, **numbers}, head["samples"], Cost(current, memory), logs, uses)
 
 
 def checked_counts(counts: Any, sizes: Sequence[int]) -> Tensor:

@@ -12,6 +12,8 @@ from cflag.engines.flower.messages import Bundle, GarbageError, Parcel, Position
 from cflag.engines.flower.server.post import NO_ANSWER, Letter, Post, failures
 from cflag.engines.flower.server.roll import HELLO, Roll
 from cflag.engines.flower.trail import read_trail, stamp
+from cflag.errors import one_line
+from cflag.privacy.accounting import BudgetError
 
 ROOM = 2**26
 """Bytes an answer may have beyond eight times the size of the question's tensors."""
@@ -105,6 +107,8 @@ class Exchange:
             raise GarbageError(f"refused: {error}") from None
         if head.get("experiment") != self.experiment:
             raise GarbageError(f"refused: it answers for experiment {str(head.get('experiment'))[:40]}")
+        if "spent" in head:
+            raise BudgetError(one_line(head["spent"]))
         if "error" in head:
             raise GarbageError(f"{NO_ANSWER}: {head['error']}")
         if head.get("number") != number:

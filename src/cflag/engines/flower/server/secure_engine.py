@@ -12,14 +12,12 @@ from torch import Tensor
 from cflag.account import Counts
 from cflag.conversation import Cost, Mean, Value, nbytes
 from cflag.engines.flower.messages import Bundle, Question, encode
+from cflag.engines.flower.sealed import LEAST
 from cflag.engines.flower.server.engine import FlowerEngine, question_of_test
 from cflag.engines.flower.server.post import NO_ANSWER, POLL, failures
 from cflag.engines.flower.server.secure_mean import SecureMean
 from cflag.errors import CflagError
 from cflag.server import Server
-
-LEAST = 3
-"""Clients whose answers are in a mean, at least: of two, each knows the other's answer from the mean."""
 
 
 class SecureFlowerEngine(FlowerEngine):
@@ -30,15 +28,18 @@ class SecureFlowerEngine(FlowerEngine):
 
     def collect(self, question: Question, asked: Sequence[int], needed: int, server: Server) -> tuple[Mean, set[int]]:
         """Return the mean answer to a question, and whose answers are in it."""
-        head = {**question.head(), "total": question.context.samples}
+        largest = max(server.sizes[number] for number in asked)
+        head = {**question.head(), "total": question.context.samples, "largest": largest}
         mean, heads = self._secure(head, question.tensors(), asked, max(needed, LEAST), question.context.samples)
         self.account.anonymous = True
         for each in heads:
             self.account.cost += Cost(*map(int, each["cost"]))
+            self.account.uses[int(each["number"])] = int(each.get("uses", 0))
+        self.heard = sorted(int(each["number"]) for each in heads)
         self.account.bytes_up += len(heads) * nbytes(mean)
         like = server.params
         answer = {name: v.to(like) if isinstance(v, Tensor) else v for name, v in mean.items()}
-        return Mean(answer), {int(each["number"]) for each in heads}
+        return Mean(answer), set(self.heard)
 
     def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
         """Test at the clients; only the sum of their counts comes back, in one row for all of them."""
