@@ -276,7 +276,7 @@ def _check(config: Config) -> None:
     config.mean.check_run(registry.get("mean", config.mean.kind), config.cohort_size(), config.secure, sums)
     check_private(config.privacy, config.method, config.settings, config.secure)
     if config.privacy.unit == "client" and not config.mean.plain:
-        raise UserError("privacy.unit = 'client' needs the plain mean that its noise is made for: leave [mean] as it is")
+        raise UserError("privacy.unit = 'client' needs the plain mean, which its noise fits: leave [mean] as it is")
     _check_device(config)
     log_names(config.log)
 
