@@ -6,7 +6,7 @@ cflag run digits --plugin examples/own_parts.py --set method=pulled --set source
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from cflag import (
     Figure,
     Logger,
     Memory,
+    RobustMean,
     Samples,
     Series,
     Source,
@@ -74,6 +75,13 @@ class First(Memory):
     def add(self, samples: Samples, rng: np.random.Generator) -> None:
         kept = samples[: self.options.per_task]
         self.samples = kept if self.samples is None else Samples.cat([self.samples, kept])
+
+
+@register("mean", "midway", "halfway between the smallest and the largest value")
+class Midway(RobustMean):
+    def combine(self, rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+        values = torch.stack(list(rows))
+        return (values.amin(0) + values.amax(0)) / 2
 
 
 @register("logger", "lines", "one line per round in RUN/lines.txt")

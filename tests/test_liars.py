@@ -190,9 +190,10 @@ def test_exchanged_labels_stay_in_the_task_and_are_exchanged_once() -> None:
 def test_the_campaigns_table_by_hand() -> None:
     known = {cell: 0.9 - 0.1 * cell.liars - (0.05 if cell.lie == "stale" else 0) for cell in cells()}
     known[Cell("cflag", 0.3, "median", "none", 0, 1234)] = 0.6
+    del known[Cell("replay", 1e5, "mean", "against", 2, 1236)]  # a seed counts where all of its runs are there
     lines = list(table(known, "cflag", 0.3))
     (row,) = [line for line in lines if line.startswith("| `median`")]
-    assert row == "| `median` | 80.0 | 60.0 | 60.0 | 60.0 | 55.0 | 60.0 | 60.0 | 75.0 | 55.0 |"
+    assert row == "| `median` | 75.0 | 60.0 | 60.0 | 60.0 | 55.0 | 60.0 | 60.0 | 55.0 |"
 
 
 # Claims ---------------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cflag.experiment import Experiment
     from cflag.launch import resume, run
     from cflag.loggers.base import Logger
+    from cflag.means.base import RobustMean
     from cflag.memory.base import Memory
     from cflag.methods.base import FedAvg, FedAvgSettings, Method
     from cflag.registry import register
@@ -52,6 +53,7 @@ _HOMES = {
     "Memory": "cflag.memory.base",
     "Method": "cflag.methods.base",
     "Result": "cflag.results.result",
+    "RobustMean": "cflag.means.base",
     "Samples": "cflag.data.samples",
     "Series": "cflag.diagnostics",
     "Server": "cflag.server",
@@ -82,6 +84,7 @@ __all__ = [
     "Memory",
     "Method",
     "Result",
+    "RobustMean",
     "Samples",
     "Series",
     "Server",
