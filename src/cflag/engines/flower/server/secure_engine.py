@@ -63,7 +63,7 @@ class SecureFlowerEngine(FlowerEngine):
             present = [number for number in asked if number in self.roll.present]
             nodes = [self.roll.members[number].node for number in present]
             try:
-                mean, heads = SecureMean(self.post, self.config.deadline).ask(nodes, text, body, total)
+                mean, heads = SecureMean(self.post, self.config.deadline).ask(nodes, text, body, total, needed)
                 break
             except CflagError:
                 if time.monotonic() > end:

@@ -29,9 +29,12 @@ class SecureMean:
         self.deadline = deadline
 
     def ask(
-        self, nodes: Sequence[int], head: str, body: bytes, total: int
+        self, nodes: Sequence[int], head: str, body: bytes, total: int, needed: int
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return the mean and the heads of those whose answers are in it; raise where too few took part."""
+        """Return the mean and the heads of those whose answers are in it; raise where fewer than `needed` took part.
+
+        Masks come off with as many clients' shares, so the server cannot have a mean of fewer, even if it wanted to.
+        """
         question = FitIns(Parameters([], ""), {"head": head, "body": body})
         caught = _Caught(nodes, question)
         context = Context(0, 0, {}, RecordDict(), {})
@@ -40,13 +43,13 @@ class SecureMean:
         legacy.state.array_records[MAIN_PARAMS_RECORD] = parameters_to_arrayrecord(Parameters([], ""), keep_input=True)
         protocol = SecAggPlusWorkflow(
             num_shares=1.0,
-            reconstruction_threshold=0.5,
+            reconstruction_threshold=min(needed / len(nodes), 1.0),
             max_weight=float(total),
             clipping_range=RANGE,
             timeout=self.deadline,
         )
         protocol(cast(Any, _Grid(self.post)), legacy)
-        if caught.vector is None:
+        if caught.vector is None or len(caught.heads) < needed:
             raise CflagError("secure aggregation was given up: too few clients answered in time")
         return take_apart(caught.vector, caught.heads[0]["layout"]), caught.heads
 
