@@ -68,6 +68,13 @@ def test_only_the_fleet_calls_of_registered_clients_pass(path: str, method: str,
         assert status == (401 if path in FLEET and method == "POST" else 404)
 
 
+@pytest.mark.parametrize("path", sorted(FLEET))
+def test_a_call_passes_with_a_registered_key_alone(path: str) -> None:
+    assert knock(request(path)) == (True, 0)
+    assert [knock(request(path, key=key)) for key in (OTHER, b"", None)] == [(False, 401)] * 3
+    assert knock(request(path, "GET")) == (False, 404)
+
+
 @pytest.mark.parametrize(("length", "passes"), [("0", True), (str(LARGEST), True), (str(LARGEST + 1), False),
                                                 (None, False), ("-1", False), ("x", False)])  # fmt: skip
 def test_a_request_says_how_long_it_is_and_has_a_limit(length: str | None, passes: bool) -> None:
