@@ -310,7 +310,7 @@ def test_every_use_of_a_sample_is_counted(method: str, tmp_path: Path, seen: Cou
 
 @pytest.mark.parametrize("method", [{"method": "cflag"}, {"method": "cflag-shared", "cflag-shared": {"past": "own"}}])
 def test_what_is_made_again_is_no_use(method: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client without room for its table makes it again, in a later question or the same: same noise, numbers and ε."""
+    """A client without room for its table makes it again, in a later question or the same: with the same numbers."""
     own: dict[str, Any] = {**QUICK, "workers": 1, "privacy": STUDY, **method}
     first = run("digits", out=tmp_path / "kept", **own)
     monkeypatch.setattr("cflag.learning.gradient_table.Workspace.keep", lambda *_: False)
