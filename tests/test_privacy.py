@@ -308,9 +308,10 @@ def test_every_use_of_a_sample_is_counted(method: str, tmp_path: Path, seen: Cou
     assert so_far[-1] == result.costs["epsilon"]
 
 
-def test_what_is_made_again_is_no_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that has no room for its table makes it again: the same noise, the same numbers, the same ε."""
-    own: dict[str, Any] = {**QUICK, "workers": 1, "privacy": STUDY}
+@pytest.mark.parametrize("method", [{"method": "cflag"}, {"method": "cflag-shared", "cflag-shared": {"past": "own"}}])
+def test_what_is_made_again_is_no_use(method: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client without room for its table makes it again, in a later question or the same: with the same numbers."""
+    own: dict[str, Any] = {**QUICK, "workers": 1, "privacy": STUDY, **method}
     first = run("digits", out=tmp_path / "kept", **own)
     monkeypatch.setattr("cflag.learning.gradient_table.Workspace.keep", lambda *_: False)
     second = run("digits", out=tmp_path / "lost", **own)
@@ -490,6 +491,17 @@ def test_a_budget_stops_a_run_before_it_is_exceeded(unit: str, tmp_path: Path) -
     assert f"privacy.epsilon = {budget:g}" in line
     assert "task 2, round 2" in line
     assert "the result is that of the 1 finished tasks" in line
+
+
+def test_a_round_that_the_budget_cuts_in_two_is_paid_for_as_far_as_it_went(tmp_path: Path) -> None:
+    """C-FLAG asks two questions a round; five are allowed, so the third round, of the second task, has only one."""
+    budget = epsilon_at(1e-5, math.sqrt(5)) + 1e-9
+    settings = {**QUICK, "workers": 1, "partition": "iid", "cflag": {"measure_gamma": False}}
+    private = {"unit": "client", "epsilon": budget}
+    result = run("digits", out=tmp_path / "run", **settings, privacy=private)
+    lines = [record["epsilon"] for record in records(tmp_path / "run")]
+    assert lines == pytest.approx([epsilon_at(1e-5, math.sqrt(k)) for k in (2, 4)], rel=0.02)
+    assert lines[-1] < result.costs["epsilon"] <= budget
 
 
 def test_a_budget_for_no_task_is_an_error(tmp_path: Path) -> None:

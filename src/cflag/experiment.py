@@ -86,6 +86,7 @@ class Experiment:
 
     def _stop_early(self, session: Session, folder: RunFolder, display: Display, spent: BudgetError) -> History:
         """The privacy budget ends a run after its last finished round; the result is of the tasks finished by then."""
+        released = 0.0 if session.engine.warden is None else session.engine.warden.epsilon()
         history = restore_checkpoint(folder, self.config, session)
         finished = 0 if history is None else len(history.after_task)
         if history is None or not finished:
@@ -93,6 +94,7 @@ class Experiment:
         line = f"{spent}; stopped: the result is that of the {finished} finished tasks"
         folder.say(line)
         display.note(line)
+        history.costs["epsilon"] = released  # of the unfinished round's first questions, too
         return history
 
     def _evaluate(self, session: Session) -> Counts | None:

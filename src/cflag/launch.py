@@ -75,7 +75,8 @@ def carry(experiment: Experiment, folder: RunFolder, display: Display) -> Result
     with explain_failures(folder.path), require_flower():
         from cflag.engines.flower.processes.deploy import simulate
 
-        folder.describe_data(experiment.benchmark.class_counts())
+        if not config.privacy.on:
+            folder.describe_data(experiment.benchmark.class_counts())
         return simulate(folder, config, display)
 
 
