@@ -57,8 +57,8 @@ class Experiment:
         tasks, session = len(self.spec.tasks), self.session(engine)
         history = restore_checkpoint(folder, self.config, session) or History(self.spec.by_task)
         display.start(self.config.method, tasks, self.config.rounds, history.done)
-        if history.initial is None:
-            history.initial = engine.evaluate(session.server, range(tasks), {})
+        if not history.tests:
+            history.new_tests.append(engine.evaluate(session.server, range(tasks), {}))
 
         while history.done < tasks * self.config.rounds:
             started = time.perf_counter()
@@ -69,7 +69,7 @@ class Experiment:
             display.update(record)
 
         self.learner.load(session.server.params, session.server.buffers)
-        result = history.result(self.config, folder.path, self.method.figures)
+        result = history.result(self.config, folder.path, self.method.figures, folder.tests(history.tests))
         folder.finish(result, dict(self.learner.model.state_dict()))
         return result
 

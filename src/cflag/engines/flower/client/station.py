@@ -17,6 +17,7 @@ from cflag.engines.flower.client.states import StateFolder
 from cflag.engines.flower.messages import Parcel, Question, Shelf
 from cflag.engines.host import Host, host_of
 from cflag.errors import CflagError
+from cflag.files import sweep
 
 
 class Station:
@@ -35,6 +36,7 @@ class Station:
         self.states = states
         self.keeps = keeps
         self.shelf = Shelf()
+        sweep(states.folder)
 
     def hello(self) -> Parcel:
         """Say who this is, and what the server needs to know of its data."""
