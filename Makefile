@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test test-all lint types unit every format bench bench-peers faults ledger clean
+.PHONY: demo test test-all lint types unit every format bench bench-peers faults campaign soak ledger clean
 
 demo: .venv/ready
 	$(BIN)/cflag run digits --methods cflag,finetune --out $(DEMO)
@@ -45,6 +45,14 @@ bench-peers: .venv/ready .venv-peers/ready
 # Breaks a real deployment on this machine in eight ways, about twenty minutes.
 faults: .venv/ready
 	$(BIN)/python -m benchmarks.faults
+
+# A thousand faults where they are cheap: half an hour on a quiet machine.
+campaign: .venv/ready
+	$(BIN)/python -m benchmarks.campaign
+
+# 10,000 rounds, 100 tasks, 2,000 clients, 300 questions to a real fleet: what grows? A quarter of an hour.
+soak: .venv/ready
+	$(BIN)/python -m benchmarks.soak
 
 # Writes docs/results.md anew from the summaries in docs/results; cflag ledger DIR takes in new ones.
 ledger: .venv/ready

@@ -508,6 +508,20 @@ def test_nobody_comes(tmp_path: Path) -> None:
         fleet.run()
 
 
+def test_a_hello_that_gets_lost_is_said_again_in_time(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, min_clients=3, patience=1.5, tasks=1, rounds=1)
+    lost: list[Message] = []
+
+    def lose_first(message: Message, reply: Message) -> Message | None:
+        lost.extend([message] if not lost else [])
+        return None if message is lost[0] else reply
+
+    fleet.nodes[2].spoil = lose_first
+    fleet.run()
+    assert lost[0].metadata.message_type == "query"
+    assert "missing" not in fleet.records()[0]
+
+
 def test_a_run_begins_without_a_late_client_which_joins_later(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, patience=0.3, rounds=3)
     late, other = fleet.nodes[2], fleet.nodes[0]

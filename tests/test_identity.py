@@ -104,6 +104,22 @@ def test_a_client_that_lost_a_state_file_alone_says_so_itself(tmp_path: Path) ->
     assert memory(node) == [0, 1, 2]
 
 
+def test_what_a_killed_client_left_half_written_is_removed(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, tasks=1, rounds=3)
+    node = fleet.nodes[1]
+
+    def die() -> None:
+        (folder,) = node.state.iterdir()
+        (folder / "client-00001.x.safetensors.77.new").write_bytes(b"half")
+        (folder / "status.json.77.new").write_bytes(b"half")
+        node.restart()
+
+    before_round(fleet, {1: die})
+    fleet.run()
+    assert not list(node.state.rglob("*.new"))
+    assert missing(fleet, 1) == [None] * 3
+
+
 @pytest.mark.parametrize(
     ("old", "words"),
     [

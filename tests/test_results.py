@@ -258,13 +258,16 @@ def test_progress_bar_shows_task_round_accuracy_and_time_left(capsys: pytest.Cap
 
 
 def test_history_survives_a_file(tmp_path: Path) -> None:
-    after = [torch.tensor([[(k, 0, 2)]]) for k in range(12)]
-    history = History(
-        done=3, initial=torch.tensor([[(1, 0, 2)]]), after_task=after, clients={4: "file"}, model_sent=[4]
-    )
+    history = History(done=3, tests=2, clients={4: "file"}, model_sent=[4])
     save_state(tmp_path / "history", history.to_dict())
     back = History.from_dict(load_state(tmp_path / "history"))
-    assert (back.done, back.clients, back.model_sent) == (3, {4: "file"}, [4])
-    assert back.initial is not None
-    assert accuracies(back.initial, by_task=True) == [0.5]
-    assert [int(counts[0, 0, 0]) for counts in back.after_task] == list(range(12))
+    assert (back.done, back.tests, back.clients, back.model_sent) == (3, 2, {4: "file"}, [4])
+
+
+def test_tests_survive_files_whatever_their_numbers(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", resolve({}))
+    saved = [torch.tensor([[(k, 0, most)]]) for k, most in enumerate((1, 255, 256, 70_000, 2**33))]
+    for index, counts in enumerate(saved):
+        folder.save_test(index, counts)
+    assert [counts.tolist() for counts in folder.tests(5)] == [counts.tolist() for counts in saved]
+    assert len(list(folder.tests(2))) == 2

@@ -68,6 +68,7 @@ def test_a_crash_at_any_write_loses_nothing(
         return
     resume(out)
     same(out, unbroken)
+    assert not [path for path in out.rglob("*.new") if not path.name.startswith(("config", "experiment"))]
 
 
 def test_a_crash_between_metrics_and_checkpoint_leaves_no_double_line(

@@ -14,16 +14,20 @@ from cflag.results.folder import RunFolder
 from cflag.results.history import History
 from cflag.session import Session
 
-FORMAT = 5
+FORMAT = 6
 """The version of a checkpoint's contents; another one's vectors may lie in another order."""
 
 
 def save_checkpoint(
     folder: RunFolder, config: Config, session: Session, history: History, record: dict[str, Any]
 ) -> None:
-    """Write a finished round down: the clients that changed, its line of the metrics, then the server."""
+    """Write a finished round down: the clients that changed, its tests, its line of the metrics, then the server."""
     engine, server = session.engine, session.server
     history.clients.update(engine.save(folder.checkpoints, f"{folder.name}.{server.task + 1}-{server.round + 1}"))
+    for counts in history.new_tests:
+        folder.save_test(history.tests, counts)
+        history.tests += 1
+    history.new_tests.clear()
     history.count_line(folder.append(record))
     history.model_sent = engine.model_sent(server)
     history.peak_mb = max(history.peak_mb, engine.peak_mb())

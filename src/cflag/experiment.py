@@ -62,8 +62,8 @@ class Experiment:
         tasks, session = len(self.spec.tasks), self.session(engine, folder.path)
         history = restore_checkpoint(folder, self.config, session) or History(self.spec.by_task)
         display.start(self.config.method, tasks, self.config.rounds, history.done)
-        if history.initial is None:
-            history.initial = engine.test(session.server, range(tasks), {})
+        if not history.tests:
+            history.new_tests.append(engine.test(session.server, range(tasks), {}))
 
         while history.done < tasks * self.config.rounds:
             with at_work(folder.path):  # between two rounds others may change what memories hold
@@ -79,7 +79,7 @@ class Experiment:
             display.update(record)
 
         self.learner.load(session.server.params, session.server.buffers)
-        result = history.result(self.config, folder.path, self.method.figures)
+        result = history.result(self.config, folder.path, self.method.figures, folder.tests(history.tests))
         folder.finish(result, dict(self.learner.model.state_dict()))
         forget_key(folder.path)
         return result
@@ -88,7 +88,7 @@ class Experiment:
         """The privacy budget ends a run after its last finished round; the result is of the tasks finished by then."""
         released = 0.0 if session.engine.warden is None else session.engine.warden.epsilon()
         history = restore_checkpoint(folder, self.config, session)
-        finished = 0 if history is None else len(history.after_task)
+        finished = 0 if history is None else history.tests - 1
         if history is None or not finished:
             raise UserError(f"{spent}; no task was finished; raise the budget or privacy.noise, or play fewer rounds")
         line = f"{spent}; stopped: the result is that of the {finished} finished tasks"

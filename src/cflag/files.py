@@ -53,6 +53,12 @@ def _write(path: Path, content: bytes, durable: bool) -> None:
         raise
 
 
+def sweep(folder: Path, stem: str = "") -> None:
+    """Remove what processes that were killed left half written; nobody may be writing there."""
+    for path in folder.glob(f"{stem}*.new"):
+        path.unlink(missing_ok=True)
+
+
 def _sync_folder(path: Path) -> None:
     folder = os.open(path, os.O_RDONLY)
     try:

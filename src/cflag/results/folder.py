@@ -6,7 +6,7 @@ experiment           the run's name, drawn once: all its state carries it
 metrics.jsonl        one line per round
 events.log           who was missing or came back, where clients are on other machines; a logger that broke
 tensorboard/, loggers.json    with `log`: TensorBoard's events, and what loggers need to go on
-checkpoint/          the server after the last round, and each client's state as of then
+checkpoint/          the server after the last round, each client's state as of then, and the test after each task
 result.json, model.safetensors, digests.json, figures/    once the run is finished
 """
 
@@ -23,7 +23,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cflag.config import Config, load_file, resolve
 from cflag.data.benchmark import ClassCounts
@@ -37,11 +37,15 @@ from cflag.files import (
     save_state,
     sealed,
     strict_json,
+    sweep,
     write_atomically,
 )  # fmt: skip
 from cflag.results.digests import write_digests
 from cflag.results.metrics import chained
 from cflag.results.result import Result
+
+if TYPE_CHECKING:
+    from cflag.account import Counts
 
 ARTIFACTS = "mlruns"
 """The folder beside the runs in which MLflow keeps copies of their files, where it has no server."""
@@ -139,6 +143,9 @@ class RunFolder:
                     if trial == 4:
                         raise UserError(f"{self.path} is in use by another process") from None
                     time.sleep(0.05)  # `in_use` of another process may have been looking
+            sweep(self.checkpoints)
+            for stem in ("benchmark", "model", "digests", "result"):  # others are not ours alone
+                sweep(self.path, stem)
             yield
 
     def in_use(self) -> bool:
@@ -185,6 +192,22 @@ class RunFolder:
         """Return the last checkpoint; None where no round was finished."""
         path = self.checkpoints / "server.safetensors"
         return load_state(path) if path.exists() else None
+
+    def save_test(self, index: int, counts: Counts) -> None:
+        """Save the test after `index` tasks, as the smallest numbers that hold its counts."""
+        import torch
+
+        largest = int(counts.max()) if counts.numel() else 0
+        kind = torch.uint8 if largest < 2**8 else torch.int32 if largest < 2**31 else torch.int64
+        save_state(self._test_file(index), {"counts": counts.to(kind)})
+
+    def tests(self, count: int) -> Iterator[Counts]:
+        """Yield the first so many tests; one that a run left behind when it was killed is not among them."""
+        for index in range(count):
+            yield load_state(self._test_file(index))["counts"].long()
+
+    def _test_file(self, index: int) -> Path:
+        return self.checkpoints / f"test-{index:05d}.{self.name}.safetensors"
 
     def cut_metrics(self, length: int, checksum: str) -> None:
         """Cut the metrics back to a checkpoint, after a look whether its lines are still those that were written."""

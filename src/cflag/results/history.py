@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,18 @@ from cflag.results.metrics import ROUND, SPENT, chained, read_metrics
 from cflag.results.result import Result, versions
 from cflag.server import Server
 
-AFTER = "after_task."
-
 
 @dataclass
 class History:
-    """Rounds done, test counts after each task, sums of the costs, and where the files stand."""
+    """Rounds done, how many tests there were, sums of the costs, and where the files stand."""
 
     by_task: bool = True
     """Whether the scenario tells a sample's task: which of the two accuracies is the run's own."""
     done: int = 0
-    initial: Counts | None = None
-    after_task: list[Counts] = field(default_factory=list)
+    tests: int = 0
+    """Tests in files of their own, before the first task and after each: a checkpoint must not grow with them."""
+    new_tests: list[Counts] = field(default_factory=list)
+    """Tests that are still to be saved."""
     costs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SPENT, 0))
     clients: dict[int, str] = field(default_factory=dict)
     metrics_bytes: int = 0
@@ -43,7 +43,7 @@ class History:
         self.done += 1
         last = server.round == server.rounds - 1
         if last and counts is not None:
-            self.after_task.append(counts)
+            self.new_tests.append(counts)
         per_client = _columns(account)
         spent = {
             "gradients_current": account.cost.current,
@@ -79,30 +79,27 @@ class History:
         self.metrics_checksum = chained(self.metrics_checksum, line)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the history for a checkpoint: tensors and JSON values."""
-        plain = {name: value for name, value in vars(self).items() if name not in ("initial", "after_task")}
-        tests = {} if self.initial is None else {"initial": self.initial}
-        return {**plain, **tests, **{f"{AFTER}{k}": counts for k, counts in enumerate(self.after_task)}}
+        """Return the history for a checkpoint."""
+        return {name: value for name, value in vars(self).items() if name != "new_tests"}
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> History:
         """Take back what `to_dict` returned, after a trip through a file."""
-        after = [raw[f"{AFTER}{k}"] for k in range(sum(name.startswith(AFTER) for name in raw))]
-        plain = {name: value for name, value in raw.items() if not name.startswith(AFTER)}
-        return cls(**{**plain, "after_task": after, "clients": {int(k): v for k, v in raw["clients"].items()}})
+        return cls(**{**raw, "clients": {int(k): v for k, v in raw["clients"].items()}})
 
-    def result(self, config: Config, folder: Path, figures: Sequence[Figure]) -> Result:
-        """Sum the run up; `figures` are what its method declares."""
-        each_client = [[_ratios(row, self.by_task) for row in counts] for counts in self.after_task]
-        known = all(len(counts) == config.clients for counts in self.after_task)
+    def result(self, config: Config, folder: Path, figures: Sequence[Figure], tests: Iterable[Counts]) -> Result:
+        """Sum the run up; `figures` are what its method declares, `tests` all tests from the one before the run on."""
+        initial, *after_task = tests
+        each_client = [[_ratios(row, self.by_task) for row in counts] for counts in after_task]
+        known = all(len(counts) == config.clients for counts in after_task)
         return Result(
             method=config.method,
             seed=config.seed,
             matrices={
-                "task": [accuracies(counts, by_task=True) for counts in self.after_task],
-                "class": [accuracies(counts, by_task=False) for counts in self.after_task],
+                "task": [accuracies(counts, by_task=True) for counts in after_task],
+                "class": [accuracies(counts, by_task=False) for counts in after_task],
             },
-            initial_accuracy=[] if self.initial is None else accuracies(self.initial, self.by_task),
+            initial_accuracy=accuracies(initial, self.by_task),
             # Under secure aggregation all clients' counts come in one row: there is nothing to say of each.
             client_matrices=[[row[k] for row in each_client] for k in range(config.clients)] if known else [],
             costs={**self.costs, "peak_mb": round(self.peak_mb, 1)},

@@ -20,6 +20,7 @@ from cflag.engines.flower.messages import Parcel, Question, Shelf
 from cflag.engines.flower.sealed import LEAST
 from cflag.engines.host import NONE_LEFT, Host, host_of
 from cflag.errors import CflagError
+from cflag.files import sweep
 from cflag.memory.gate import at_work
 from cflag.privacy.noise import digest
 
@@ -41,6 +42,7 @@ class Station:
         self.keeps = keeps
         self.shelf = Shelf()
         host.keeper.watch(states.home, number)
+        sweep(states.folder)
 
     def hello(self) -> Parcel:
         """Say who this is, and what the server needs to know of its data."""

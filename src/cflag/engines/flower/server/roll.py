@@ -120,7 +120,9 @@ class Roll:
         known = {self.members[number].node for number in self.present}
         now = time.monotonic()
         for node in sorted(connected - known):
-            if now - self._asked.get(node, -HELLO) >= HELLO or node not in self._pending.values():
+            # A hello may get lost: the node is greeted again before patience with it is over.
+            again = now - self._asked.get(node, now) >= min(HELLO, self.config.patience / 3)
+            if again or node not in self._pending.values():
                 self._asked[node] = now
                 self._pending.update(self.post.send({node: Letter(node, "query", self.hello)}, HELLO))
         came = set()
