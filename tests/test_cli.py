@@ -75,6 +75,7 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
         "partitions": {"dirichlet", "iid", "subject", "own"},
         "models": {"mlp", "cnn", "cnn1d", "resnet18", "resnet50"},
         "memories": {"ring", "reservoir", "none"},
+        "means": {"mean", "clipped", "trimmed", "median", "krum"},
         "loggers": {"mlflow", "tensorboard"},
         "presets": {"digits", *(f"{s}-{k}" for s in DATA_SETS for k in SCALES)},
         "campaigns": set(CAMPAIGNS),
