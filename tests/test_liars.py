@@ -208,6 +208,14 @@ def test_an_absurd_claim_is_refused_by_name_and_costs_the_others_nothing(what: s
     """E is made of claims: with 2^39 samples nobody would ever be done with a round."""
     fleet = Fleet(tmp_path, clients=4, tasks=1)
     lie(fleet.nodes[1], lambda head, tensors: head.update({what: [2**39]}), "query")
+    push = fleet.grid.push_messages
+
+    def push_or_fail(messages: Any) -> list[str]:  # before someone starts on 10^10 steps
+        messages = list(messages)
+        assert all(unpack(m.content)[0].get("numbers", {}).get("steps", 0) < 1000 for m in messages)
+        return push(messages)
+
+    fleet.grid.push_messages = push_or_fail  # type: ignore[method-assign]
     fleet.run()
     (refused,) = [line for line in fleet.said if "claims" in line]
     assert refused.startswith(f"refused node 999: client 1 claims {2**39} samples of task 1, and the median client ")
