@@ -76,6 +76,7 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
         "models": {"mlp", "cnn", "cnn1d", "resnet18", "resnet50"},
         "memories": {"ring", "reservoir", "none"},
         "loggers": {"mlflow", "tensorboard"},
+        "means": {"mean", "clipped", "trimmed", "median", "krum"},
         "presets": {"digits", *(f"{s}-{k}" for s in DATA_SETS for k in SCALES)},
         "campaigns": set(CAMPAIGNS),
     }
