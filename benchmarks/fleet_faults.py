@@ -157,7 +157,7 @@ class Saboteur:
 
     def _flip(self, node: Node, message: Message, answer: Callable[[Message], Message | None]) -> Message | None:
         """Change a bit of a file; it is put back unless it was replaced meanwhile."""
-        files = sorted(path for path in node.state.rglob("*") if path.is_file())
+        files = sorted(path for path in node.state.rglob("*") if path.is_file() and path.stat().st_size)
         if node.number in self.put_back or not files:
             self.injected -= 1
             return answer(message)

@@ -77,7 +77,6 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
         "memories": {"ring", "reservoir", "none"},
         "means": {"mean", "clipped", "trimmed", "median", "krum"},
         "loggers": {"mlflow", "tensorboard"},
-        "means": {"mean", "clipped", "trimmed", "median", "krum"},
         "presets": {"digits", *(f"{s}-{k}" for s in DATA_SETS for k in SCALES)},
         "campaigns": set(CAMPAIGNS),
     }

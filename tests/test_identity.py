@@ -55,7 +55,7 @@ def missing(fleet: Fleet, number: int) -> list[str | None]:
 
 def wipe(node: Node, *names: str) -> None:
     """Lose the state folder, or files of it, while the process goes on."""
-    for path in node.state.iterdir():
+    for path in node.state.glob("*/"):
         for name in names:
             for file in path.glob(name):
                 file.unlink()
@@ -109,7 +109,7 @@ def test_what_a_killed_client_left_half_written_is_removed(tmp_path: Path) -> No
     node = fleet.nodes[1]
 
     def die() -> None:
-        (folder,) = node.state.iterdir()
+        (folder,) = node.state.glob("*/")
         (folder / "client-00001.x.safetensors.77.new").write_bytes(b"half")
         (folder / "status.json.77.new").write_bytes(b"half")
         node.restart()

@@ -139,7 +139,9 @@ def test_mlflow_has_the_settings_the_files_and_the_end(logs: Path) -> None:
     client, (found,) = mlflow_runs(logs.parent / "mlflow.db")
     config = json.loads((logs / "result.json").read_text())["config"]
     params = {k: str(v) for k, v in config.items() if not isinstance(v, dict)}
-    params |= {f"{table}.{k}": str(v) for table in ("memory", "cflag") for k, v in config[table].items()}
+    params |= {
+        f"{table}.{k}": str(v) for table in ("memory", "mean", "privacy", "cflag") for k, v in config[table].items()
+    }
     assert found.data.params == params
     assert found.info.status == "FINISHED"
     kept = Path(client.download_artifacts(found.info.run_id, ""))

@@ -199,7 +199,7 @@ def test_the_plain_mean_holds_no_answers(tmp_path: Path, monkeypatch: pytest.Mon
         raise AssertionError("answers were gathered")
 
     monkeypatch.setattr(Engine, "mean_of", never)
-    run("digits", out=tmp_path / "run", workers=1, mean={"max_share": 0.3}, **QUICK)
+    run("digits", out=tmp_path / "run", workers=1, **QUICK)
 
 
 def test_coordinates_are_taken_in_hand_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

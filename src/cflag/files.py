@@ -141,9 +141,8 @@ def check_seal(path: Path, content: bytes) -> None:
 
 
 def seal_of(path: Path) -> str:
-    """Return the checksum that a sealed file says it has."""
-    with open(path, "rb") as file:
-        place = _SEAL.search(file.read(_WITHIN))
+    """Return the checksum that a sealed file says it has, encrypted or not."""
+    place = _SEAL.search(cipher.decrypted(path, read_bytes(path))[:_WITHIN])
     if place is None:
         raise UserError(f"{path} is damaged, or of another version of cflag: it has no checksum; {WHAT_TO_DO}")
     return place[1].decode()

@@ -66,7 +66,9 @@ def left_running() -> list[str]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     # Ray's agents notice only after a while that what they served is gone: that is Ray's affair, not a leak of ours.
-    return [words for words in found.values() if not words.startswith("ray::")]
+    # Python's fork server stays until the process that used it ends.
+    theirs = ("ray::", "from multiprocessing.forkserver import")
+    return [words for words in found.values() if not any(word in words for word in theirs)]
 
 
 def started() -> dict[int, str]:
