@@ -56,6 +56,7 @@ def restore_checkpoint(folder: RunFolder, config: Config, session: Session) -> H
         server.state[name] = value.to(server.params.device) if isinstance(value, torch.Tensor) else value
     engine.take_back(_taken(saved, "engine."))
     history = History.from_dict(saved)
+    folder.drop_clients(set(history.clients.values()))
     engine.restore(folder.checkpoints, history.clients)
     engine.note_model_sent(server, history.model_sent)
     return history
