@@ -21,8 +21,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ from cflag.results.display import Quiet
 
 SAMPLES = 200
 """Looks at memory and folder in a part."""
+TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TINY: dict[str, Any] = {
     "method": "cflag",
@@ -53,6 +55,7 @@ TINY: dict[str, Any] = {
 }
 """C-FLAG with a model of a hundred parameters; its memory is full after two tasks."""
 PARTS: dict[str, dict[str, int]] = {
+    "all": {"clients": 2000, "tasks": 100, "rounds": 100, "clients_per_round": 10},
     "rounds": {"clients": 50, "tasks": 20, "rounds": 500, "clients_per_round": 3},
     "tasks": {"clients": 50, "tasks": 100, "rounds": 5, "clients_per_round": 3},
     "clients": {"clients": 2000, "tasks": 20, "rounds": 10, "clients_per_round": 10},
@@ -66,6 +69,8 @@ class Sample:
     """What was there after a round."""
 
     done: int
+    cpu: float
+    """Seconds that the processes have computed so far: on a busy machine they say more than the clock does."""
     mb: float
     descriptors: int
     files: int
@@ -103,7 +108,7 @@ class Meter(Quiet):
         (self.last if ends else self.plain).append((self.done, time.perf_counter() - self._time))
         if not ends:
             self.lines.append((self.done, len(json.dumps(record))))
-        if self.done % max(1, self.total // SAMPLES) == 0:
+        if self.done * SAMPLES // self.total > (self.done - 1) * SAMPLES // self.total:
             self.samples.append(self.look())
         self._time = time.perf_counter()
 
@@ -115,7 +120,8 @@ class Meter(Quiet):
         server = self.folder / "checkpoint" / "server.safetensors"
         mb = sum(_resident(pid) for pid in pids)
         count = sum(_descriptors(pid) for pid in pids)
-        return Sample(self.done, mb, count, len(sizes), sum(sizes), server.stat().st_size if server.exists() else 0)
+        size = server.stat().st_size if server.exists() else 0
+        return Sample(self.done, sum(map(_computed, pids)), mb, count, len(sizes), sum(sizes), size)
 
 
 def _status(path: Path) -> os.stat_result | None:
@@ -130,6 +136,14 @@ def _resident(pid: int) -> float:
     """Return a process's memory in MB; 0 where it has just ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 2**20
+    except OSError:
+        return 0.0
+
+
+def _computed(pid: int) -> float:
+    """Return the seconds that a process has computed; 0 where it has just ended."""
+    try:
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])) / TICKS
     except OSError:
         return 0.0
 
@@ -160,6 +174,9 @@ def rows(part: str, meter: Meter) -> list[Row]:
         return of(first), of([value for done, value in values if done > 0.9 * total])
 
     found = [Row(part, "seconds per round", *tenths(meter.plain, median))]
+    pairs = list(pairwise(meter.samples))
+    computed = [(b.done, (b.cpu - a.cpu) / (b.done - a.done)) for a, b in pairs]
+    found.append(Row(part, "seconds computed per round, all rounds", *tenths(computed, fmean)))
     if meter.last:
         found.append(Row(part, "seconds of a task's last round", *tenths(meter.last, median)))
     found.append(Row(part, "bytes of a line of metrics", *tenths(meter.lines, max)))

@@ -137,6 +137,22 @@ def test_ctrl_c_stops_saves_and_says_how_to_go_on(tmp_path: Path, unbroken: Path
     same(out, unbroken)
 
 
+def test_a_kill_after_the_last_checkpoint_leaves_no_state_of_earlier_rounds(
+    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No checkpoint comes after it that would drop them."""
+    out = tmp_path / "run"
+    stop_after(9, monkeypatch)
+    with pytest.raises(Crash):
+        run("digits", out=out, workers=1, **SETTINGS)
+    monkeypatch.undo()
+    kept = {path.name for path in (out / "checkpoint").iterdir()}
+    (out / "checkpoint" / f"client-00000.{RunFolder(out).name}.2-3.safetensors").write_bytes(b"old")
+    resume(out)
+    same(out, unbroken)
+    assert {path.name for path in (out / "checkpoint").iterdir()} == kept
+
+
 def test_resuming_a_finished_run_changes_nothing(unbroken: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in unbroken.rglob("*") if p.is_file() and p.name != ".lock"}
     resume(unbroken)

@@ -62,6 +62,7 @@ def restore_checkpoint(folder: RunFolder, config: Config, session: Session) -> H
     if engine.warden is not None:
         engine.warden.take_back(_taken(saved, "privacy."))
     history = History.from_dict(saved)
+    folder.drop_clients(set(history.clients.values()))
     engine.restore(folder.checkpoints, history.clients)
     engine.note_model_sent(server, history.model_sent)
     return history

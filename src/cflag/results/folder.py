@@ -181,7 +181,10 @@ class RunFolder:
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Replace the checkpoint in one step, then drop client files it no longer names."""
         save_state(self.checkpoints / "server.safetensors", state)
-        named = set(state["clients"].values())
+        self.drop_clients(set(state["clients"].values()))
+
+    def drop_clients(self, named: set[str]) -> None:
+        """Drop client files that the checkpoint does not name."""
         if self._client_files is None:  # once: what a run that was killed may have left
             self._client_files = {file.name for file in self.checkpoints.glob("client-*")}
         for name in self._client_files - named:
