@@ -40,6 +40,7 @@ from cflag.cli import main as cflag
 from cflag.errors import UserError
 from cflag.files import load_state
 from cflag.results import figures
+from cflag.results.folder import RunFolder
 
 LOCAL: dict[str, Any] = {
     "clients": 3,
@@ -55,13 +56,14 @@ SHARES = {
     "disk full at a file operation": 150,
     "bit flipped in the run folder": 150,
     "answer is garbage": 100,
-    "answer delayed": 75,
+    "answer delayed": 50,
     "question or answer lost": 75,
     "client killed at a file operation": 50,
     "client's disk full": 25,
     "bit flipped in a client's state": 25,
     "client's state wiped or an old copy": 25,
     "server killed": 25,
+    "server killed, its checkpoint damaged": 25,
 }
 """The kinds of faults, and how many of a thousand each has."""
 OPERATIONS = 60
@@ -86,7 +88,7 @@ class Case:
     wrong_rounds: int
     lost_memories: int
     untidy: int
-    """Ended with a traceback instead of a line, or left half-written files behind."""
+    """Ended with a traceback instead of a line, or left files behind that nobody needs."""
 
 
 @dataclass
@@ -95,15 +97,16 @@ class Whole:
 
     lines: list[dict[str, Any]]
     model: bytes
-    memories: list[dict[str, Any]]
+    memories: dict[int, dict[str, Any]]
+    """What each client has kept."""
 
     @classmethod
-    def read(cls, folder: Path, states: Sequence[Path]) -> Whole:
+    def read(cls, folder: Path, states: Mapping[int, Path]) -> Whole:
         """Read a finished run, and the files with its clients' states."""
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         skip = ("seconds", "missing", "cohort")
         plain = [{k: v for k, v in line.items() if k not in skip} for line in lines]
-        return cls(plain, (folder / "model.safetensors").read_bytes(), [load_state(path) for path in states])
+        return cls(plain, (folder / "model.safetensors").read_bytes(), {n: load_state(p) for n, p in states.items()})
 
     def wrong_rounds(self, other: Whole) -> int:
         """Return how many rounds of another run differ; a model that differs is wrong, too."""
@@ -112,15 +115,24 @@ class Whole:
         return wrong or int(self.model != other.model)
 
     def lost_memories(self, other: Whole) -> int:
-        """Return how many clients' states of another run differ."""
-        pairs = zip(self.memories, other.memories, strict=False)
-        missing = len(self.memories) - len(other.memories)
-        return missing + sum(not same_state(mine, its) for mine, its in pairs)
+        """Return how many clients of another run have not kept what they should have, or kept what they should not."""
+        mine, its = self.memories, other.memories
+        return sum(not same_state(mine.get(n, {}), its.get(n, {})) for n in mine.keys() | its.keys())
 
 
 def read_local(folder: Path) -> Whole:
-    """Read a run of the local engine."""
-    return Whole.read(folder, sorted((folder / "checkpoint").glob("client-*.safetensors")))
+    """Read a run of the local engine: its clients' states are where its checkpoint says."""
+    newest, *_ = RunFolder(folder).generations.files()
+    states = {int(n): newest.parent / name for n, name in load_state(newest)["clients"].items()}
+    return Whole.read(folder, states)
+
+
+def strays(folder: Path) -> int:
+    """Return how many files of a finished run are half-written, or states that no checkpoint names."""
+    names = [path.name for path in folder.rglob("*.new") if not path.name.startswith(("config", "experiment"))]
+    newest, *older = RunFolder(folder).generations.files()
+    named = set(load_state(newest)["clients"].values())
+    return len(names) + len(older) + len({path.name for path in newest.parent.glob("client-*")} - named)
 
 
 def go_on(out: Path, operations: Operations | None, errors: Path) -> int:
@@ -179,7 +191,7 @@ def strike_files(kind: str, strike: Strike, draw: random.Random, faults: int, fo
             case.untidy += 1
     if go_on(out, None, errors) != 0:
         case.untidy += 1
-    case.untidy += len([path for path in out.rglob("*.new") if not path.name.startswith(("config", "experiment"))])
+    case.untidy += strays(out)
     return case
 
 

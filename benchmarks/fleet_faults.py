@@ -19,6 +19,7 @@ from cflag.engines.flower.messages import pack, unpack
 from cflag.engines.flower.server import exchange
 from cflag.errors import CflagError
 from cflag.files import read_json
+from cflag.results.folder import RunFolder
 
 FLEET_KINDS = (
     "answer is garbage",
@@ -29,6 +30,7 @@ FLEET_KINDS = (
     "bit flipped in a client's state",
     "client's state wiped or an old copy",
     "server killed",
+    "server killed, its checkpoint damaged",
 )
 SETTINGS: dict[str, Any] = {"min_clients": 3, "deadline": 0.1, "patience": 6.0, "samples_per_class": 40, "rounds": 3}
 vars(exchange)["HELLO"] = 0.3  # seconds that an idle client has to say hello
@@ -90,6 +92,7 @@ class Saboteur:
                 "bit flipped in a client's state": self._flip,
                 "client's state wiped or an old copy": self._wipe,
                 "server killed": self._kill_server,
+                "server killed, its checkpoint damaged": self._damage_server,
             }
             return strikes[self.kind](node, message, answer)
 
@@ -162,11 +165,7 @@ class Saboteur:
             self.injected -= 1
             return answer(message)
         path = self.draw.choice(files)
-        whole = path.read_bytes()
-        damaged = bytearray(whole)
-        bit = self.draw.randrange(8 * len(whole))
-        damaged[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(damaged)
+        whole, damaged = _flip(path, self.draw)
 
         def repair() -> None:
             if path.exists() and path.read_bytes() == damaged:
@@ -202,14 +201,35 @@ class Saboteur:
             answer(message)
         raise KilledError
 
+    def _damage_server(
+        self, node: Node, message: Message, answer: Callable[[Message], Message | None]
+    ) -> Message | None:
+        """Killed, and a bit of its last checkpoint changes; where there is none before it, the run would be lost."""
+        checkpoints = RunFolder(self.fleet.path).generations.files()
+        if len(checkpoints) < 2:
+            self.injected -= 1
+            return answer(message)
+        _flip(checkpoints[0], self.draw)
+        return self._kill_server(node, message, answer)
+
+
+def _flip(path: Path, draw: random.Random) -> tuple[bytes, bytes]:
+    """Change one bit of a file; return what it was and what it is now."""
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    bit = draw.randrange(8 * len(whole))
+    damaged[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(damaged)
+    return whole, bytes(damaged)
+
 
 def _trail(state: Path) -> Any:
     """Return what a client has answered."""
     return read_json(next(state.glob("*/status.json")))["trail"]
 
 
-def run_fleet(kind: str, draw: random.Random, faults: int, folder: Path) -> tuple[int, int, Path, list[Path]]:
-    """Run a fleet with some faults to its end; return how many there were and were noticed, and where the run is."""
+def run_fleet(kind: str, draw: random.Random, faults: int, folder: Path) -> tuple[int, int, Path, dict[int, Path]]:
+    """Run a fleet with some faults to its end; return how many there were and were noticed, and where all is."""
     folder.mkdir(parents=True, exist_ok=True)
     fleet = Fleet(folder, **SETTINGS)
     saboteur = Saboteur(kind, draw, faults, fleet)
@@ -217,7 +237,8 @@ def run_fleet(kind: str, draw: random.Random, faults: int, folder: Path) -> tupl
     while not (fleet.path / "result.json").exists():
         with suppress(KilledError):
             fleet.run()
-        if not (fleet.path / "result.json").exists() and kind != "server killed":
+        if not (fleet.path / "result.json").exists() and not kind.startswith("server killed"):
             raise CflagError(f"{fleet.path} did not finish")
-    states = [max(node.state.glob("*/client-*.safetensors")) for node in fleet.nodes]
-    return saboteur.injected, sum(line.startswith(("client ", "refused ")) for line in fleet.said), fleet.path, states
+    states = {node.number: max(node.state.glob("*/client-*.safetensors")) for node in fleet.nodes}
+    noticed = sum(line.startswith(("client ", "refused ")) or "going on from" in line for line in fleet.said)
+    return saboteur.injected, noticed, fleet.path, states

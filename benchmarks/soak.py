@@ -117,10 +117,10 @@ class Meter(Quiet):
         pids = self.processes()
         found = [path for path in self.folder.rglob("*") if not path.name.startswith(("test-", "metrics"))]
         sizes = [status.st_size for status in map(_status, found) if status is not None]
-        server = self.folder / "checkpoint" / "server.safetensors"
         mb = sum(_resident(pid) for pid in pids)
         count = sum(_descriptors(pid) for pid in pids)
-        size = server.stat().st_size if server.exists() else 0
+        checkpoints = [path for path in found if path.name.startswith("server.")]
+        size = max((status.st_size for status in map(_status, checkpoints) if status is not None), default=0)
         return Sample(self.done, sum(map(_computed, pids)), mb, count, len(sizes), sum(sizes), size)
 
 

@@ -24,6 +24,7 @@ from cflag.cli import main
 from cflag.engines.flower.identity import fingerprint
 from cflag.engines.flower.processes.fleet import APP, free_port, quiet_flower, tool
 from cflag.files import load_state
+from tests.support.crashes import newest_checkpoint
 from tests.support.grid import numbers
 
 pytestmark = pytest.mark.fleet
@@ -224,7 +225,7 @@ def test_three_machines_by_hand_with_a_liar_and_two_strangers(tmp_path: Path) ->
     for name in ("stranger", "fooled"):  # who never got a question has nothing of an experiment
         assert not list((tmp_path / f"state-{name}").glob("*/config.toml"))
     assert list((tmp_path / "state-0").glob("*/config.toml"))
-    bound = load_state(tmp_path / "run" / "checkpoint" / "server.safetensors")["engine.keys"]
+    bound = load_state(newest_checkpoint(tmp_path / "run"))["engine.keys"]
     assert bound == {n: fingerprint((keys / "clients" / f"{n}.pub").read_bytes()) for n in ("0", "1", "2")}
 
 

@@ -21,6 +21,7 @@ from cflag.engines.flower.server.register import Register, accept
 from cflag.engines.flower.trail import SPARE, Link, extended, read_trail, stamp
 from cflag.errors import CflagError
 from cflag.files import load_state
+from tests.support.crashes import newest_checkpoint
 from tests.support.grid import Fleet, Node, local, numbers
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -212,7 +213,7 @@ def test_state_that_was_wiped_while_the_server_was_down(tmp_path: Path) -> None:
     assert main(["accept", str(fleet.path), "1"]) == 0
     fleet.run()
     assert missing(fleet, 1) == [None] * 6
-    checkpoint = load_state(fleet.path / "checkpoint" / "server.safetensors")
+    checkpoint = load_state(newest_checkpoint(fleet.path))
     assert checkpoint["engine.answered"]["1"][0] == "0000005-002"
     register = Register(fleet.path)
     register.take_back({name.removeprefix("engine."): value for name, value in checkpoint.items()})
@@ -332,7 +333,7 @@ def test_the_operator_gives_a_number_to_another_key(tmp_path: Path, keys: Path) 
     fleet.run()
     assert missing(fleet, 1)[5] is None
     assert any(message.metadata.message_type == "train" for message in other.received)
-    checkpoint = load_state(fleet.path / "checkpoint" / "server.safetensors")
+    checkpoint = load_state(newest_checkpoint(fleet.path))
     assert checkpoint["engine.keys"]["1"] == fingerprint((keys / "spare.pub").read_bytes())
 
 
@@ -466,7 +467,8 @@ def test_a_question_answered_again_has_the_same_link() -> None:
     for question in range(5):
         trail = extended(trail, (3, question), (3, 0), f"seal {question}")
     assert extended(trail, (3, 2), (3, 0), "seal 2") == trail
-    assert extended(trail, (3, 2), (3, 0), "another") != trail
+    assert extended(trail, (3, 2), (3, 0), "something in it was forgotten") == trail
+    assert extended(trail, (3, 5), (3, 0), "one state") != extended(trail, (3, 5), (3, 0), "another")
 
 
 def test_a_trail_does_not_grow() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.campaign import SHARES, campaign
+import torch
+from benchmarks.campaign import SHARES, Whole, campaign
 from benchmarks.soak import rows, soak_local
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -30,6 +31,25 @@ def test_files_bytes_and_descriptors_stay_what_they_were(settings: dict[str, int
     for what in ("bytes of the server's checkpoint", "bytes of it, no metrics, no tests", "bytes of a line of metrics"):
         first, last = found[what]
         assert last <= 1.05 * first, what
+
+
+def test_the_campaign_counts_what_is_lost() -> None:
+    """Two rounds and three clients; each thing that can be wrong is one, also beside a client too many."""
+    lines = [{"round": 1}, {"round": 2}]
+    kept = {n: {"memory.y": torch.tensor([n, n]), "dates": {"0": "today"}} for n in range(3)}
+    whole = Whole(lines, b"model", kept)
+    assert whole.wrong_rounds(Whole(lines, b"model", kept)) == whole.lost_memories(Whole(lines, b"model", kept)) == 0
+    assert whole.wrong_rounds(Whole([{"round": 1}, {"round": 3}], b"model", kept)) == 1
+    assert whole.wrong_rounds(Whole(lines[:1], b"model", kept)) == 1
+    assert whole.wrong_rounds(Whole(lines, b"other", kept)) == 1
+    another_day = {n: {**state, "dates": {"0": "tomorrow"}} for n, state in kept.items()}
+    assert whole.lost_memories(Whole(lines, b"model", another_day)) == 0
+    changed = {**kept, 1: {**kept[1], "memory.y": torch.tensor([1, 2])}}
+    assert whole.lost_memories(Whole(lines, b"model", changed)) == 1
+    missing = {n: kept[n] for n in (0, 2)}
+    assert whole.lost_memories(Whole(lines, b"model", missing)) == 1
+    assert whole.lost_memories(Whole(lines, b"model", {**missing, 7: kept[0]})) == 2
+    assert whole.lost_memories(Whole(lines, b"model", {**changed, 7: kept[0]})) == 2
 
 
 @pytest.mark.slow

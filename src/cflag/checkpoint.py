@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,12 @@ import torch
 
 from cflag.config import Config
 from cflag.errors import UserError
+from cflag.files import load_client_state
 from cflag.results.folder import RunFolder
 from cflag.results.history import History
 from cflag.session import Session
 
-FORMAT = 6
+FORMAT = 7
 """The version of a checkpoint's contents; another one's vectors may lie in another order."""
 
 
@@ -23,7 +24,8 @@ def save_checkpoint(
 ) -> None:
     """Write a finished round down: the clients that changed, its tests, its line of the metrics, then the server."""
     engine, server = session.engine, session.server
-    history.clients.update(engine.save(folder.checkpoints, f"{folder.name}.{server.task + 1}-{server.round + 1}"))
+    stamp = f"{folder.name}.{server.task + 1}-{server.round + 1}"
+    history.clients.update(engine.save(folder.checkpoints, stamp))
     for counts in history.new_tests:
         folder.save_test(history.tests, counts)
         history.tests += 1
@@ -37,21 +39,28 @@ def save_checkpoint(
     if engine.warden is not None:
         state |= {f"privacy.{name}": value for name, value in engine.warden.kept().items()}
     model = {"params": server.params, "buffers": server.buffers}
-    about = {"format": FORMAT, "run": folder.name, "config": config.numbers()}
-    folder.save_checkpoint({**model, **about, **state, **history.to_dict()})
+    about = {"format": FORMAT, "config": config.numbers()}
+    folder.generations.save(stamp, {**model, **about, **state, **history.to_dict()})
 
 
-def restore_checkpoint(folder: RunFolder, config: Config, session: Session) -> History | None:
-    """Bring a session to the last checkpoint; return the history so far, None where no round was finished."""
-    saved = folder.load_checkpoint()
+def restore_checkpoint(
+    folder: RunFolder, config: Config, session: Session, tell: Callable[[str], None]
+) -> History | None:
+    """Bring a session to the last good checkpoint; return the history so far, None where no round was finished."""
+
+    def check(saved: dict[str, Any], ending: str) -> None:
+        _check(folder, config, saved, ending)
+
+    _refuse_other(folder)
+    saved, wrong = folder.generations.load(check)
     if saved is None:
-        folder.cut_metrics(0, "")
+        folder.cut_metrics(0)
         return None
-    if saved.pop("format", None) != FORMAT:
-        raise UserError(f"{folder.path} was begun by another version of cflag; start a new run")
-    refuse_changed(saved.pop("config"), config.numbers(), folder.path)
-    _refuse_other(saved.pop("run"), folder)
-    folder.cut_metrics(saved["metrics_bytes"], saved["metrics_checksum"])
+    if wrong:
+        line = f"{wrong.partition(';')[0]}; going on from the checkpoint before it, after {saved['done']} rounds"
+        folder.say(line)
+        tell(line)
+    folder.cut_metrics(saved["metrics_bytes"])
     engine, server = session.engine, session.server
     server.params.copy_(saved.pop("params"))
     server.buffers.copy_(saved.pop("buffers"))
@@ -62,10 +71,24 @@ def restore_checkpoint(folder: RunFolder, config: Config, session: Session) -> H
     if engine.warden is not None:
         engine.warden.take_back(_taken(saved, "privacy."))
     history = History.from_dict(saved)
-    folder.drop_clients(set(history.clients.values()))
     engine.restore(folder.checkpoints, history.clients)
     engine.note_model_sent(server, history.model_sent)
     return history
+
+
+def _check(folder: RunFolder, config: Config, saved: dict[str, Any], ending: str) -> None:
+    """Refuse a checkpoint of another version or config, or one with which something damaged was written.
+
+    Files that are older than it are looked at when they are needed: the checkpoint before it names them, too.
+    """
+    if saved.pop("format", None) != FORMAT:
+        raise UserError(f"{folder.path} was begun by another version of cflag; start a new run")
+    refuse_changed(saved.pop("config"), config.numbers(), folder.path)
+    for name in saved["clients"].values():
+        if name.endswith(f".{ending}"):
+            load_client_state(folder.checkpoints / name)
+    folder.check_test(saved["tests"] - 1)
+    folder.check_metrics(saved["metrics_bytes"], saved["metrics_checksum"])
 
 
 def _taken(saved: dict[str, Any], prefix: str) -> dict[str, Any]:
@@ -73,9 +96,10 @@ def _taken(saved: dict[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): saved.pop(name) for name in list(saved) if name.startswith(prefix)}
 
 
-def _refuse_other(run: str, folder: RunFolder) -> None:
-    """A checkpoint belongs to the run whose name its folder has."""
-    if run != folder.name:
+def _refuse_other(folder: RunFolder) -> None:
+    """Checkpoints belong to the run whose name their folder has."""
+    others = folder.generations.runs() - {folder.name}
+    for run in sorted(others):
         raise UserError(
             f"{folder.checkpoints} is of the run {run}, but {folder.name_file} says {folder.name}; "
             f"if nothing was copied here, {folder.name_file.name} is damaged: write {run} into it"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cflag.errors import UserError
+from cflag.errors import DamagedError, UserError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -56,7 +56,7 @@ def decrypted(path: Path, content: bytes) -> bytes:
     try:
         return b"".join(box.decrypt(n, p, head) for n, p in zip(_nonces(len(pieces)), pieces, strict=True))
     except InvalidTag:
-        raise UserError(f"{path} is damaged: it was changed since it was encrypted; put back a copy of it") from None
+        raise DamagedError(f"{path} is damaged: it was changed since it was encrypted; put back a copy of it") from None
 
 
 def refuse_plain(path: Path, content: bytes) -> None:

@@ -19,6 +19,10 @@ class UserError(CflagError):
     exit_code = 2
 
 
+class DamagedError(UserError):
+    """A file of ours is gone, or not what was written."""
+
+
 class DataError(UserError):
     """A data set's files are missing, damaged, or not what they should be."""
 

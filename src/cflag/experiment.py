@@ -60,7 +60,7 @@ class Experiment:
     def learn(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """The story: task after task, round after round, from wherever the folder says the run is."""
         tasks, session = len(self.spec.tasks), self.session(engine, folder.path)
-        history = restore_checkpoint(folder, self.config, session) or History(self.spec.by_task)
+        history = restore_checkpoint(folder, self.config, session, display.note) or History(self.spec.by_task)
         display.start(self.config.method, tasks, self.config.rounds, history.done)
         if not history.tests:
             history.new_tests.append(engine.test(session.server, range(tasks), {}))
@@ -87,7 +87,7 @@ class Experiment:
     def _stop_early(self, session: Session, folder: RunFolder, display: Display, spent: BudgetError) -> History:
         """The privacy budget ends a run after its last finished round; the result is of the tasks finished by then."""
         released = 0.0 if session.engine.warden is None else session.engine.warden.epsilon()
-        history = restore_checkpoint(folder, self.config, session)
+        history = restore_checkpoint(folder, self.config, session, display.note)
         finished = 0 if history is None else history.tests - 1
         if history is None or not finished:
             raise UserError(f"{spent}; no task was finished; raise the budget or privacy.noise, or play fewer rounds")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cflag import cipher
-from cflag.errors import UserError
+from cflag.errors import DamagedError, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,9 +103,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged: it is not JSON ({error}); {WHAT_TO_DO}") from None
+        raise DamagedError(f"{path} is damaged: it is not JSON ({error}); {WHAT_TO_DO}") from None
     if not isinstance(value, dict):
-        raise UserError(f"{path} is damaged: it holds no names and values; {WHAT_TO_DO}")
+        raise DamagedError(f"{path} is damaged: it holds no names and values; {WHAT_TO_DO}")
     return {name: inner for name, inner in value.items() if name != "checksum"}
 
 
@@ -114,7 +114,8 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}; {WHAT_TO_DO}") from None
+        kind = DamagedError if isinstance(error, FileNotFoundError) else UserError
+        raise kind(f"{path} cannot be read: {error.strerror}; {WHAT_TO_DO}") from None
 
 
 def checksum(content: bytes) -> str:
@@ -135,16 +136,16 @@ def check_seal(path: Path, content: bytes) -> None:
     """Refuse a file whose content is not what was written."""
     place = _SEAL.search(content, 0, _WITHIN)
     if place is None:
-        raise UserError(f"{path} is damaged, or of another version of cflag: it has no checksum; {WHAT_TO_DO}")
+        raise DamagedError(f"{path} is damaged, or of another version of cflag: it has no checksum; {WHAT_TO_DO}")
     if _sum_around(content, *place.span(1)) != place[1].decode():
-        raise UserError(f"{path} is damaged: its checksum does not fit; {WHAT_TO_DO}")
+        raise DamagedError(f"{path} is damaged: its checksum does not fit; {WHAT_TO_DO}")
 
 
 def seal_of(path: Path) -> str:
     """Return the checksum that a sealed file says it has, encrypted or not."""
     place = _SEAL.search(cipher.decrypted(path, read_bytes(path))[:_WITHIN])
     if place is None:
-        raise UserError(f"{path} is damaged, or of another version of cflag: it has no checksum; {WHAT_TO_DO}")
+        raise DamagedError(f"{path} is damaged, or of another version of cflag: it has no checksum; {WHAT_TO_DO}")
     return place[1].decode()
 
 
@@ -210,7 +211,7 @@ def load_state(path: Path) -> dict[str, Any]:
         name, values = about["name"], about["values"]
         tensors: dict[str, Tensor] = load(content)
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(f"{path} is not saved state ({error}); {WHAT_TO_DO}") from None
+        raise DamagedError(f"{path} is not saved state ({error}); {WHAT_TO_DO}") from None
     if name != path.name:
-        raise UserError(f"{path} is not what its name says: it was saved as {name}; {WHAT_TO_DO}")
+        raise DamagedError(f"{path} is not what its name says: it was saved as {name}; {WHAT_TO_DO}")
     return {**values, **tensors}

@@ -6,7 +6,8 @@ experiment           the run's name, drawn once: all its state carries it
 metrics.jsonl        one line per round
 events.log           who was missing or came back, where clients are on other machines; a logger that broke
 tensorboard/, loggers.json    with `log`: TensorBoard's events, and what loggers need to go on
-checkpoint/          the server after the last round, each client's state as of then, and the test after each task
+checkpoint/          the server after each of the last two rounds, each client's state as of then, and the test after
+                     each task
 result.json, model.safetensors, digests.json, figures/    once the run is finished
 """
 
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from cflag.config import Config, load_file, resolve
 from cflag.data.benchmark import ClassCounts
-from cflag.errors import UserError
+from cflag.errors import DamagedError, UserError
 from cflag.files import (
     UNSEALED,
     WHAT_TO_DO,
@@ -41,6 +42,7 @@ from cflag.files import (
     write_atomically,
 )  # fmt: skip
 from cflag.results.digests import write_digests
+from cflag.results.generations import Generations
 from cflag.results.metrics import chained
 from cflag.results.result import Result
 
@@ -61,7 +63,7 @@ class RunFolder:
         self.benchmark = path / "benchmark.json"
         self.name_file = path / "experiment"
         self.checkpoints = path / "checkpoint"
-        self._client_files: set[str] | None = None
+        self.generations = Generations(self.checkpoints)
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
@@ -178,24 +180,6 @@ class RunFolder:
         with open(self.events, "a", encoding="utf-8") as file:
             file.write(f"{now}  {' '.join(text.split())}\n")
 
-    def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Replace the checkpoint in one step, then drop client files it no longer names."""
-        save_state(self.checkpoints / "server.safetensors", state)
-        self.drop_clients(set(state["clients"].values()))
-
-    def drop_clients(self, named: set[str]) -> None:
-        """Drop client files that the checkpoint does not name."""
-        if self._client_files is None:  # once: what a run that was killed may have left
-            self._client_files = {file.name for file in self.checkpoints.glob("client-*")}
-        for name in self._client_files - named:
-            (self.checkpoints / name).unlink()
-        self._client_files = named
-
-    def load_checkpoint(self) -> dict[str, Any] | None:
-        """Return the last checkpoint; None where no round was finished."""
-        path = self.checkpoints / "server.safetensors"
-        return load_state(path) if path.exists() else None
-
     def save_test(self, index: int, counts: Counts) -> None:
         """Save the test after `index` tasks, as the smallest numbers that hold its counts."""
         import torch
@@ -212,27 +196,31 @@ class RunFolder:
     def _test_file(self, index: int) -> Path:
         return self.checkpoints / f"test-{index:05d}.{self.name}.safetensors"
 
-    def cut_metrics(self, length: int, checksum: str) -> None:
-        """Cut the metrics back to a checkpoint, after a look whether its lines are still those that were written."""
-        if length:
-            self._check_metrics(length, checksum)
+    def check_test(self, index: int) -> None:
+        """Refuse the test after `index` tasks if it is not what was written."""
+        load_state(self._test_file(index))
+
+    def cut_metrics(self, length: int) -> None:
+        """Cut the metrics back to a checkpoint."""
         if self.metrics.exists():
             os.truncate(self.metrics, length)
 
-    def _check_metrics(self, length: int, checksum: str) -> None:
+    def check_metrics(self, length: int, checksum: str) -> None:
+        """Refuse metrics whose lines are not those that a checkpoint counts."""
         if not self.metrics.exists() or self.metrics.stat().st_size < length:
-            raise UserError(f"{self.metrics} is damaged: shorter than its checkpoint says; {WHAT_TO_DO}")
+            raise DamagedError(f"{self.metrics} is damaged: shorter than its checkpoint says; {WHAT_TO_DO}")
         found = ""
         with open(self.metrics, "rb") as file:
             while file.tell() < length and (line := file.readline()):
                 found = chained(found, line)
         if found != checksum:
-            raise UserError(f"{self.metrics} is damaged: not the lines that its checkpoint counts; {WHAT_TO_DO}")
+            raise DamagedError(f"{self.metrics} is damaged: not the lines that its checkpoint counts; {WHAT_TO_DO}")
 
     def finish(self, result: Result, model: dict[str, Any]) -> None:
         """Write the model, the figures, the checksums and, last of all, the result."""
         from cflag.results.figures import write_figures
 
+        self.generations.keep_newest()
         save_state(self.path / "model.safetensors", model)
         write_figures(result, self.path / "figures")
         content = json_lines(result.to_dict())

@@ -34,7 +34,8 @@ def extended(trail: list[Link], position: Position, floor: Position, seal: str) 
     before = [link for link in trail if link[0] < here]
     after = [link for link in trail if link[0] > here]
     last = before[-1][1] if before else ""
-    link = hashlib.blake2b(f"{last} {here} {seal}".encode(), digest_size=8).hexdigest()
+    made = hashlib.blake2b(f"{last} {here} {seal}".encode(), digest_size=8).hexdigest()
+    link = dict(trail).get(here, made)  # the state may have been changed since: something in it was forgotten
     links = [*before, (here, link), *after]
     old = sum(link[0] < stamp(floor) for link in links)
     return links[max(0, old - SPARE) :]

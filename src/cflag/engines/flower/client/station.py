@@ -74,10 +74,10 @@ class Station:
             raise CflagError(f"client {self.number}: {NONE_LEFT}")
         list(self.host.save(self.states.folder, self.states.stamp(question.position)))
         where = {"task": question.context.task + 1, "round": question.context.round + 1, "question": question.name}
-        # A server that restarts has the rounds before this one in its checkpoint, but asks again what this client had
-        # still to catch up on then.
+        # A server that restarts has the rounds before this one in its checkpoint, or all but one of them where that is
+        # damaged; but it asks again what this client had still to catch up on then.
         catching_up = head.get("floors", {}).get(str(self.number), question.position)
-        floor = min((question.position[0], 0), (catching_up[0], catching_up[1]))
+        floor = min((question.position[0] - 1, 0), (catching_up[0], catching_up[1]))
         self.states.answered(question.position, floor, attempt, where)
         return {
             "number": self.number,

@@ -28,6 +28,7 @@ class Missed:
         self.exchange = exchange
         self.say = say
         self.questions: list[MissedQuestion] = []
+        self._earliest: dict[int, Position] = {}
 
     def add(self, question: Question, clients: set[int]) -> None:
         """Keep a question for clients that missed it, with copies of its tensors: the model goes on changing."""
@@ -71,9 +72,10 @@ class Missed:
         self._set_floors()
 
     def _set_floors(self) -> None:
-        """A server that restarts from this checkpoint asks each client the first question it missed again."""
+        """A server that restarts from this checkpoint, or the one before, asks the first missed question again."""
         earliest: dict[int, Position] = {}
         for missed in self.questions:
             for number in missed.clients:
                 earliest[number] = min(missed.question.position, earliest.get(number, missed.question.position))
-        self.exchange.floors = earliest
+        before, self._earliest = self._earliest, earliest
+        self.exchange.floors = before | {n: min(at, before.get(n, at)) for n, at in earliest.items()}
