@@ -240,5 +240,7 @@ def run_fleet(kind: str, draw: random.Random, faults: int, folder: Path) -> tupl
         if not (fleet.path / "result.json").exists() and not kind.startswith("server killed"):
             raise CflagError(f"{fleet.path} did not finish")
     states = {node.number: max(node.state.glob("*/client-*.safetensors")) for node in fleet.nodes}
-    noticed = sum(line.startswith(("client ", "refused ")) or "going on from" in line for line in fleet.said)
+    noticed = sum(line.startswith(("client ", "refused ")) for line in fleet.said)
+    events = fleet.path / "events.log"
+    noticed += events.read_text().count("going on from the checkpoint before") if events.exists() else 0
     return saboteur.injected, noticed, fleet.path, states

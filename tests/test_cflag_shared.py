@@ -11,7 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cflag.client import Client
 from cflag.config import resolve
+from cflag.conversation import Answer
 from cflag.errors import UserError
 from cflag.learning.estimators import Components
 from cflag.methods.base import LocalOptions
@@ -213,3 +215,22 @@ def test_every_exchange_has_randomness_of_its_own(exchange: int, monkeypatch: py
     there = lab(PAST[:1], CURRENT[:1], 4, exchange=exchange)
     there.round()
     assert len(drawn) == len(set(drawn)) == 4
+
+
+def test_a_second_moment_that_a_liar_makes_negative_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adam takes its root: the next round's model would be no number."""
+    plain = CFlagShared.local_steps
+
+    def local_steps(self: CFlagShared, client: Client, **sent: Any) -> Answer:
+        answer = dict(plain(self, client, **sent))
+        if client.number == 0:
+            answer["second"] = torch.as_tensor(answer["second"]) - torch.tensor([1000.0, 0.0, 0.0])
+        return answer
+
+    monkeypatch.setattr(CFlagShared, "local_steps", local_steps)
+    there = lab(PAST, CURRENT, 2, beta=0.05, exchange=1)
+    x = [there.round() for _ in range(2)][-1]
+    second = there.server.state["second"]
+    assert second[0] == 0
+    assert bool((second[1:] > 0).all())
+    assert bool(x.isfinite().all())

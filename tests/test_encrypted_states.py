@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks import faults
 
 from cflag import cipher, run
 from cflag.cli import main
@@ -175,3 +176,21 @@ def test_the_server_and_the_model_stay_in_plain(
     monkeypatch.delenv(cipher.VARIABLE)
     assert load_state(out / "model.safetensors")
     assert load_state(newest_checkpoint(out))["done"] == 4
+
+
+@pytest.mark.fleet
+def test_a_deployments_clients_keep_nothing_in_plain_and_survive_a_kill(tmp_path: Path) -> None:
+    """Real processes: a client that was killed reads its state with the key that its operator gave the deployment."""
+    cipher.make_key(tmp_path / "key")
+    settings: dict[str, Any] = {"clients": 2, "min_clients": 2, "tasks": 2, "rounds": 2}
+    fleet = faults.Deployment(tmp_path / "fleet", "--no-database", "--state-key", str(tmp_path / "key"), **settings)
+    fleet.start()
+    fleet.after(2)
+    fleet.kill("client 1")
+    assert fleet.wait() == 0, fleet.log()
+    own = {k: v for k, v in fleet.settings.items() if k not in ("deadline", "patience", "min_clients")}
+    run("digits", out=tmp_path / "local", workers=1, **own)
+    assert faults.numbers(fleet.path) == faults.numbers(tmp_path / "local")
+    states = list((fleet.path / "deployment").rglob("client-*.safetensors"))
+    assert len(states) >= 2
+    assert all(path.read_bytes().startswith(b"cflag encrypted") for path in states)

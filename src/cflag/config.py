@@ -112,6 +112,8 @@ FIRST = ("method", "source", "scenario", "clients", "tasks", "rounds", "seed", "
 AT_LEAST_1 = ("tasks", "clients", "rounds", "batch", "min_samples", "eval_every", "table_bytes", "min_clients")
 AT_LEAST_0 = ("samples_per_class", "test_per_class", "image_size", "steps", "width", "workers", "seed")
 LEAST = {**dict.fromkeys(AT_LEAST_1, 1), **dict.fromkeys(AT_LEAST_0, 0)}
+MOST = {"image_size": 2**14, "epochs": 1e9}
+"""Beyond these, numbers of steps and of pixels are none."""
 
 
 def load_file(path: Path) -> dict[str, Any]:
@@ -290,6 +292,9 @@ def _check_ranges(config: Config) -> None:
     for key in ("zeta", "epochs", "deadline", "patience"):
         if not 0 < getattr(config, key) < float("inf"):
             raise UserError(f"{key} = {getattr(config, key)} must be positive and finite")
+    for key, most in MOST.items():
+        if getattr(config, key) > most:
+            raise UserError(f"{key} = {getattr(config, key)} must be at most {most:,.0f}")
 
 
 def log_names(log: str) -> list[str]:

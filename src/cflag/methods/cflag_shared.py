@@ -82,7 +82,8 @@ class CFlagShared(Method):
             server.buffers = mean.buffers
             if self.settings.moments == "shared":
                 taken = server.state.get("taken", 0) + steps
-                server.state = {"first": mean.first, "second": mean.second, "taken": taken}
+                second = mean.second.clamp(min=0)  # as every mean of squares is, unless someone lies
+                server.state = {"first": mean.first, "second": second, "taken": taken}
 
     def memory_gradient(self, client: Client, skip: float) -> Answer:
         """Answer with m_i, where there are memories at all."""

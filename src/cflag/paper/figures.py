@@ -122,7 +122,7 @@ def _look(name: str) -> dict[str, Any]:
 
 
 def _parts(summary: Summary, whole: str) -> Figure:
-    """A bar for each change: what the whole gains or loses by it, with its 95 % interval; a panel per ζ."""
+    """A bar for each change: what the whole gains or loses by it; a panel per ζ. Pale bars may be chance."""
     groups = list(dict.fromkeys(e.group for e in summary.entries))
     methods = [m for m in dict.fromkeys(e.method for e in summary.entries) if m != whole]
     figure, panels = new_panels(1, len(groups), 3.6, 0.9 + 0.34 * len(methods))
@@ -133,7 +133,10 @@ def _parts(summary: Summary, whole: str) -> Figure:
         axes.set_title(f"{group}, Acc {shown(base.accuracy) if base else NONE}", fontsize=11)
         axes.set_yticks(range(len(methods)), [label(m) for m in methods] if axes is panels[0] else [""] * len(methods))
         axes.invert_yaxis()
-        axes.set_xlabel(f"points of Acc to {label(whole)}")
+    reach = max(abs(edge) for axes in panels for edge in axes.get_xlim())
+    for axes in panels:
+        axes.set_xlim(-1.35 * reach, 1.35 * reach)
+    figure.supxlabel(f"points of Acc to {label(whole)} (dark: 95 % sure; pale: may be chance)", fontsize=10)
     return figure
 
 
@@ -143,9 +146,8 @@ def _bars(axes: Axes, differences: Sequence[tuple[float, float | None] | None]) 
             continue
         mean, half = found
         sure = half is not None and abs(mean) > half
-        colour = (COLOURS[2] if mean > 0 else COLOURS[1]) if sure else "#b0b0b0"
-        axes.barh(y, mean, color=colour, height=0.62)
-        axes.errorbar(mean, y, xerr=half or 0.0, color=INK, lw=1, capsize=2)
+        axes.barh(y, mean, color=COLOURS[2] if mean > 0 else COLOURS[1], alpha=1.0 if sure else 0.35, height=0.62)
+        axes.annotate(f" {mean:+.1f} ", (mean, y), ha="left" if mean > 0 else "right", va="center", fontsize=8)
     axes.axvline(0, color=INK, lw=0.8)
     axes.grid(axis="y", visible=False)
 

@@ -60,7 +60,7 @@ def _part(name: str, label: str, **settings: Any) -> Variant:
 
 
 PARTS = (
-    _part("delayed", "delayed gradients", estimator="iag"),
+    _part("delayed", "delayed gradients, same rates", estimator="iag"),
     _part("no-drift", "no drift correction", drift=0.0),
     _part("interference", "interference rule only", rules="interference"),
     _part("transference", "transference rule only", rules="transference"),
