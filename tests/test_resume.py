@@ -318,3 +318,25 @@ def test_state_round_trip(tmp_path: Path) -> None:
     assert torch.equal(back.pop("a"), state["a"])  # type: ignore[arg-type]
     assert back.pop("e").shape == (0,)
     assert back == {"b": [1, {"c": "é"}], "d": 1.5}
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")]
+)
+def test_out_of_memory_is_one_clear_line_and_loses_nothing(
+    error: Exception, tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+
+    def full(self: Generations, stamp: str, state: dict[str, Any]) -> None:
+        if state["done"] == 4:
+            raise error
+        save(self, stamp, state)
+
+    save = Generations.save
+    with monkeypatch.context() as patch:
+        patch.setattr(Generations, "save", full)
+        with pytest.raises(CflagError, match=r"out of memory; the last checkpoint is kept; .* --resume"):
+            run("digits", out=out, workers=1, **SETTINGS)
+    resume(out)
+    same(out, unbroken)

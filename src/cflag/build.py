@@ -14,7 +14,7 @@ from cflag.data.load import data_dir_or_default, load_source
 from cflag.data.source import Source
 from cflag.data.spec import Spec
 from cflag.diagnostics import check_figures
-from cflag.errors import UserError
+from cflag.errors import UserError, out_of_memory
 from cflag.learning.learner import Learner, Loss
 from cflag.methods.base import Method
 from cflag.privacy.rules import check_model
@@ -42,7 +42,14 @@ def build_model(config: Config, spec: Spec) -> nn.Module:
     _check_custom(config.model, None, "model")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(config.seed, "model"))
-        model: nn.Module = registry.get("model", config.model)(spec.shape, spec.classes, config)
+        try:
+            model: nn.Module = registry.get("model", config.model)(spec.shape, spec.classes, config)
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            raise UserError(
+                f"model = '{config.model}', width = {config.width}: too large for the memory there is"
+            ) from None
     return model
 
 

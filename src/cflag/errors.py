@@ -55,6 +55,12 @@ def one_line(text: object, longest: int = 400) -> str:
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that something does not fit into memory; PyTorch has no kind of its own for that."""
+    words = ("allocate memory", "out of memory", "overflow")
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Return the error for a name nobody knows, with the closest known name or all of them."""
     names = sorted(known)

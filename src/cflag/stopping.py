@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from cflag.errors import CflagError, DivergedError, InterruptedRunError
+from cflag.errors import CflagError, DivergedError, InterruptedRunError, out_of_memory
 
 _outer: threading.Event | None = None
 
@@ -59,3 +59,8 @@ def explain_failures(folder: Path, command: str = "run") -> Iterator[None]:
         else:
             raise
         raise CflagError(f"{what} {go_on}") from None
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        what = "out of memory; the last checkpoint is kept; with fewer workers, or other work ended,"
+        raise CflagError(f"{folder}: {what} {go_on}") from None
