@@ -1,4 +1,7 @@
-"""SLDA: a linear discriminant from running sums (Hayes and Kanan, 2020), exact over clients."""
+"""SLDA: a linear discriminant from running sums (Hayes and Kanan, 2020), exact over clients.
+
+The original updates its covariance sample by sample; sums over a task's samples and over clients give the same.
+"""
 
 from __future__ import annotations
 
