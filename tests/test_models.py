@@ -18,6 +18,8 @@ from cflag.models.layers import ModelOptions, TrimmedConv2d
 from cflag.process import one_thread
 
 SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "linear": [(7,), (1, 8, 8)],
+    "cosine": [(7,), (1, 8, 8)],
     "mlp": [(7,), (9, 128), (1, 8, 8)],
     "cnn": [(1, 8, 8), (3, 16, 16), (1, 28, 28), (2, 5, 9)],
     "cnn1d": [(9, 128), (1, 5)],
@@ -25,7 +27,7 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
     "resnet50": [(3, 32, 32)],
 }
 """Samples that each model takes."""
-NARROW = {"mlp": 6, "cnn": 4, "cnn1d": 4, "resnet18": 4, "resnet50": 4}
+NARROW = {"linear": 0, "cosine": 0, "mlp": 6, "cnn": 4, "cnn1d": 4, "resnet18": 4, "resnet50": 4}
 
 Norm = Literal["group", "batch", "none"]
 Stem = Literal["3x3", "7x7"]
@@ -68,6 +70,8 @@ def test_small_models_have_the_parameters_of_their_layers() -> None:
     assert parameters(build("cnn", (3, 16, 16), width=8)) == (
         convolutions + 2 * (8 + 16 + 16) + (64 + 1) * 32 + (32 + 1) * 10
     )
+    assert parameters(build("linear", (1, 8, 8))) == 64 * 10 + 10
+    assert parameters(build("cosine", (1, 8, 8))) == 64 * 10
     series = (5 * 9 + 1) * 8 + (5 * 8 + 1) * 16 + (5 * 16 + 1) * 16
     assert parameters(build("cnn1d", (9, 128), 6, width=8, norm="none")) == series + (16 + 1) * 6
 
@@ -98,7 +102,7 @@ def test_every_parameter_takes_part(name: str) -> None:
     torch.manual_seed(0)
     shape = SHAPES[name][-1]
     model = build(name, shape, width=NARROW[name])
-    model(torch.randn(3, *shape)).square().sum().backward()
+    (model(torch.randn(3, *shape)) - 1).square().sum().backward()  # a linear model's outputs begin at zero
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
 
 
@@ -126,7 +130,7 @@ def test_width_scales_every_stage_of_a_resnet(name: str) -> None:
 
 @pytest.mark.parametrize("name", registry.names("model"))
 def test_models_have_a_usual_width(name: str) -> None:
-    usual = {"mlp": 64, "cnn": 32, "cnn1d": 32, "resnet18": 64, "resnet50": 64}[name]
+    usual = {"linear": 0, "cosine": 0, "mlp": 64, "cnn": 32, "cnn1d": 32, "resnet18": 64, "resnet50": 64}[name]
     with torch.device("meta"):
         assert parameters(build(name, SHAPES[name][0])) == parameters(build(name, SHAPES[name][0], width=usual))
 
@@ -235,3 +239,12 @@ def test_few_taps_are_used_on_small_maps(monkeypatch: pytest.MonkeyPatch) -> Non
     registry.get("model", "resnet18")((3, 32, 32), 10, ModelOptions(width=4, stem="7x7"))(torch.rand(2, 3, 32, 32))
     assert seen.count((2, 2)) == 1
     assert seen.count((1, 1)) == 3 + 3  # and three shortcuts
+
+
+def test_cosines_by_hand() -> None:
+    """The angle between (1, 0) and (1, 1) is 45°; lengths do not count."""
+    model = build("cosine", (2,), outputs=2)
+    model.load_state_dict({"1.weight": torch.tensor([[5.0, 5.0], [0.0, -0.1]])})
+    found = model(torch.tensor([[3.0, 0.0], [0.0, 2.0]]))
+    root = 16 / 2**0.5
+    torch.testing.assert_close(found, torch.tensor([[root, 0.0], [root, -16.0]]))

@@ -15,6 +15,7 @@ from cflag.cli import main
 from cflag.config import load_config, load_raw, resolve
 from cflag.engines.flower.client.station import Stations
 from cflag.errors import UserError
+from cflag.files import load_state
 from cflag.results.folder import RunFolder
 
 PLUGIN = Path(__file__).parents[1] / "examples" / "own_parts.py"
@@ -74,6 +75,17 @@ def test_all_kinds_at_once_in_run_with_two_workers_and_in_a_report(tmp_path: Pat
     assert model_of(one.folder) == model_of(out)
     cflag("report", str(out), "--out", str(tmp_path / "page.html"))
     assert "Distance from the global model" in (tmp_path / "page.html").read_text()
+
+
+def test_a_backbone_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digits as the brightness of their eight columns and eight rows, in a run with two workers."""
+    monkeypatch.setenv("CFLAG_DATA", str(tmp_path / "data"))
+    settings = {**SHORT, "backbone": "profile", "model": "linear", "method": "ridge"}
+    out = tmp_path / "run"
+    cflag("run", "digits", "--plugin", str(PLUGIN), *words(settings), "--workers", "2", "--out", str(out))
+    assert json.loads((out / "result.json").read_text())["average_accuracy"] > 0.85
+    shape = load_state(out / "model.safetensors")["1.weight"].shape
+    assert shape == (10, 16)
 
 
 def test_compare_and_tune(tmp_path: Path) -> None:

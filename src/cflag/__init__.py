@@ -15,6 +15,8 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cflag.backbones.base import Backbone, BackboneOptions
+    from cflag.backbones.features import features
     from cflag.client import Client
     from cflag.config import Config, load_config
     from cflag.conversation import Answer, Ask, Conversation, Mean
@@ -39,6 +41,8 @@ __version__ = _version("cflag")
 _HOMES = {
     "Answer": "cflag.conversation",
     "Ask": "cflag.conversation",
+    "Backbone": "cflag.backbones.base",
+    "BackboneOptions": "cflag.backbones.base",
     "Client": "cflag.client",
     "Config": "cflag.config",
     "Conversation": "cflag.conversation",
@@ -62,6 +66,7 @@ _HOMES = {
     "Task": "cflag.data.scenarios.base",
     "TaskSequence": "cflag.data.scenarios.base",
     "UserError": "cflag.errors",
+    "features": "cflag.backbones.features",
     "load_config": "cflag.config",
     "register": "cflag.registry",
     "resume": "cflag.launch",
@@ -70,6 +75,8 @@ _HOMES = {
 __all__ = [
     "Answer",
     "Ask",
+    "Backbone",
+    "BackboneOptions",
     "Client",
     "Config",
     "Conversation",
@@ -93,6 +100,7 @@ __all__ = [
     "Task",
     "TaskSequence",
     "UserError",
+    "features",
     "load_config",
     "register",
     "resume",

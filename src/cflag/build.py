@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -25,9 +26,24 @@ def build_benchmark(config: Config, source: Source | None = None) -> Benchmark:
     """Deal the data, the config's or your own, and check that the memory can hold some."""
     _check_custom(config.source, source, "source")
     source = source or load_source(config.source, data_dir_or_default(config.data_dir))
-    benchmark = Benchmark(source, config)
+    benchmark = Benchmark(source, config, _extractor(config))
     config.memory.check_limits(benchmark.train(0, 0))
     return benchmark
+
+
+def _extractor(config: Config) -> Callable[[Source], Source] | None:
+    """Return what turns pictures into a backbone's features, where the config names one."""
+    if not config.backbone:
+        return None
+    from cflag.backbones.base import BackboneOptions
+    from cflag.backbones.features import Extractor
+
+    folder = data_dir_or_default(config.data_dir)
+    family, _, _ = config.backbone.partition(":")
+    backbone = registry.get("backbone", family)(
+        BackboneOptions(config.backbone, config.image_size, folder / "backbones")
+    )
+    return Extractor(backbone, folder / "features", config.half_features).source
 
 
 def build_method(config: Config) -> Method:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from cflag.config import Config
 from cflag.errors import UserError
 from cflag.files import load_client_state
 from cflag.results.folder import RunFolder
@@ -20,9 +19,12 @@ FORMAT = 7
 
 
 def save_checkpoint(
-    folder: RunFolder, config: Config, session: Session, history: History, record: dict[str, Any]
+    folder: RunFolder, numbers: Mapping[str, Any], session: Session, history: History, record: dict[str, Any]
 ) -> None:
-    """Write a finished round down: the clients that changed, its tests, its line of the metrics, then the server."""
+    """Write a finished round down: the clients that changed, its tests, its line of the metrics, then the server.
+
+    `numbers` is what decides them, and what a checkpoint belongs to.
+    """
     engine, server = session.engine, session.server
     stamp = f"{folder.name}.{server.task + 1}-{server.round + 1}"
     history.clients.update(engine.save(folder.checkpoints, stamp))
@@ -39,17 +41,17 @@ def save_checkpoint(
     if engine.warden is not None:
         state |= {f"privacy.{name}": value for name, value in engine.warden.kept().items()}
     model = {"params": server.params, "buffers": server.buffers}
-    about = {"format": FORMAT, "config": config.numbers()}
+    about = {"format": FORMAT, "config": dict(numbers)}
     folder.generations.save(stamp, {**model, **about, **state, **history.to_dict()})
 
 
 def restore_checkpoint(
-    folder: RunFolder, config: Config, session: Session, tell: Callable[[str], None]
+    folder: RunFolder, numbers: Mapping[str, Any], session: Session, tell: Callable[[str], None]
 ) -> History | None:
     """Bring a session to the last good checkpoint; return the history so far, None where no round was finished."""
 
     def check(saved: dict[str, Any], ending: str) -> None:
-        _check(folder, config, saved, ending)
+        _check(folder, numbers, saved, ending)
 
     _refuse_other(folder)
     saved, wrong = folder.generations.load(check)
@@ -76,14 +78,14 @@ def restore_checkpoint(
     return history
 
 
-def _check(folder: RunFolder, config: Config, saved: dict[str, Any], ending: str) -> None:
+def _check(folder: RunFolder, numbers: Mapping[str, Any], saved: dict[str, Any], ending: str) -> None:
     """Refuse a checkpoint of another version or config, or one with which something damaged was written.
 
     Files that are older than it are looked at when they are needed: the checkpoint before it names them, too.
     """
     if saved.pop("format", None) != FORMAT:
         raise UserError(f"{folder.path} was begun by another version of cflag; start a new run")
-    refuse_changed(saved.pop("config"), config.numbers(), folder.path)
+    refuse_changed(saved.pop("config"), numbers, folder.path)
     for name in saved["clients"].values():
         if name.endswith(f".{ending}"):
             load_client_state(folder.checkpoints / name)

@@ -38,6 +38,11 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
 
     method: str = "cflag"
     source: str = "digits"
+    backbone: str = ""
+    """A pretrained network that all pictures go through, once (`cflag list backbones`), at `image_size` pixels; the
+    model then learns on its features."""
+    half_features: bool = False
+    """Keep features in half precision: half the disk, and other numbers."""
     model: str = "mlp"
     rounds: int = 5
     clients_per_round: float = 0.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -60,7 +61,7 @@ class Experiment:
     def learn(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """The story: task after task, round after round, from wherever the folder says the run is."""
         tasks, session = len(self.spec.tasks), self.session(engine, folder.path)
-        history = restore_checkpoint(folder, self.config, session, display.note) or History(self.spec.by_task)
+        history = restore_checkpoint(folder, self._numbers(), session, display.note) or History(self.spec.by_task)
         display.start(self.config.method, tasks, self.config.rounds, history.done)
         if not history.tests:
             history.new_tests.append(engine.test(session.server, range(tasks), {}))
@@ -75,7 +76,7 @@ class Experiment:
                     history = self._stop_early(session, folder, display, spent)
                     break
                 record = history.record(session.server, engine.settle(), counts, time.perf_counter() - started)
-                save_checkpoint(folder, self.config, session, history, record)
+                save_checkpoint(folder, self._numbers(), session, history, record)
             display.update(record)
 
         self.learner.load(session.server.params, session.server.buffers)
@@ -84,10 +85,15 @@ class Experiment:
         forget_key(folder.path)
         return result
 
+    def _numbers(self) -> dict[str, Any]:
+        """Return what a checkpoint belongs to: the config, and the backbone on whose features the model learns."""
+        origin = {"weights of the backbone": self.spec.origin} if self.spec.origin else {}
+        return self.config.numbers() | origin
+
     def _stop_early(self, session: Session, folder: RunFolder, display: Display, spent: BudgetError) -> History:
         """The privacy budget ends a run after its last finished round; the result is of the tasks finished by then."""
         released = 0.0 if session.engine.warden is None else session.engine.warden.epsilon()
-        history = restore_checkpoint(folder, self.config, session, display.note)
+        history = restore_checkpoint(folder, self._numbers(), session, display.note)
         finished = 0 if history is None else history.tests - 1
         if history is None or not finished:
             raise UserError(f"{spent}; no task was finished; raise the budget or privacy.noise, or play fewer rounds")

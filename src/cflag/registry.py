@@ -34,6 +34,7 @@ KINDS = {
     "memory": "cflag.memory",
     "logger": "cflag.loggers",
     "mean": "cflag.means",
+    "backbone": "cflag.backbones",
 }
 """The kinds of parts, and the packages in which cflag's own are."""
 

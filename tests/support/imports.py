@@ -60,7 +60,7 @@ ROOMS = Layers(
         ("cipher", "stopping", "registry", "diagnostics", "values"),
         ("files",),
         ("data", "models", "conversation"),
-        ("memory", "learning", "means"),
+        ("memory", "learning", "means", "backbones"),
         ("privacy",),
         ("client", "server", "account"),
         ("methods", "presets"),

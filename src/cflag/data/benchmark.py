@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -29,9 +29,12 @@ ClassCounts = list[dict[int, list[int]]]
 class Benchmark:
     """Who gets which samples of which task; only indices are kept, samples are cut out when asked for."""
 
-    def __init__(self, source: Source, options: BenchmarkOptions) -> None:
+    def __init__(
+        self, source: Source, options: BenchmarkOptions, features: Callable[[Source], Source] | None = None
+    ) -> None:
         self.options = options
-        self.source = source = _resized(_reduced(source, options), options.image_size)
+        source = _reduced(source, options)
+        self.source = source = features(source) if features else _resized(source, options.image_size)
         sequence: TaskSequence = registry.get("scenario", options.scenario)(source, options)
         self.tasks = sequence.tasks
         if len(self.tasks) != options.tasks:
@@ -47,6 +50,7 @@ class Benchmark:
             tasks=tuple(task.classes for task in self.tasks),
             by_task=sequence.by_task,
             clients=options.clients,
+            origin=source.origin,
         )
         self._partition: Partition = registry.get("partition", options.partition)
         self._refuse_untested()

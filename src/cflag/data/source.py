@@ -36,6 +36,8 @@ class Source:
     classes: int
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    origin: str = ""
+    """Of features, the digest of the backbone that made them."""
 
     def __post_init__(self) -> None:
         for half, split in (("train", self.train), ("test", self.test)):

@@ -30,6 +30,8 @@ class Spec:
     by_task: bool
     """Whether a sample's task is known when it is answered: the task-incremental scenario."""
     clients: int
+    origin: str = ""
+    """Of features, the digest of the backbone that made them: clients with other weights are of another benchmark."""
 
     @cached_property
     def heads(self) -> Heads:
@@ -67,6 +69,7 @@ class Spec:
         """Return the spec as JSON values."""
         lists = {"shape": list(self.shape), "mean": list(self.mean), "std": list(self.std)}
         plain = {"dtype": self.dtype, "classes": self.classes, "by_task": self.by_task, "clients": self.clients}
+        plain |= {"origin": self.origin} if self.origin else {}
         return {**lists, **plain, "tasks": [list(classes) for classes in self.tasks]}
 
     @classmethod
@@ -81,4 +84,5 @@ class Spec:
             tasks=tuple(tuple(classes) for classes in raw["tasks"]),
             by_task=raw["by_task"],
             clients=raw["clients"],
+            origin=str(raw.get("origin", "")),
         )

@@ -4,11 +4,41 @@ from __future__ import annotations
 
 from math import prod
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from cflag.errors import UserError
 from cflag.models.layers import ModelOptions, channels_last, norm_layer
 from cflag.registry import register
+
+
+@register("model", "linear", "softmax regression: one dense layer")
+def linear(shape: tuple[int, ...], outputs: int, options: ModelOptions) -> nn.Module:
+    """One dense layer over the flattened sample, from zero: the loss is convex, and the paper's L can be known."""
+    layer = nn.Linear(prod(shape), outputs)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+class Cosine(nn.Module):
+    """s · cos(x, w_c) for each class c: no class wins by the length of its weights, however much later it came."""
+
+    def __init__(self, inputs: int, outputs: int, scale: float = 16.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(nn.init.kaiming_uniform_(torch.empty(outputs, inputs), a=5**0.5))
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scaled cosines, (n, classes)."""
+        return self.scale * F.linear(F.normalize(x), F.normalize(self.weight))
+
+
+@register("model", "cosine", "scaled cosines between a sample and one vector per class")
+def cosine(shape: tuple[int, ...], outputs: int, options: ModelOptions) -> nn.Module:
+    """One vector per class, compared by angle alone."""
+    return nn.Sequential(nn.Flatten(), Cosine(prod(shape), outputs))
 
 
 @register("model", "mlp", "two hidden layers (width 64)")

