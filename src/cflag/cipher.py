@@ -47,21 +47,34 @@ def decrypted(path: Path, content: bytes) -> bytes:
     key = _key()
     if key is None:
         raise UserError(f"{path} is encrypted; {HOW}")
-    start = len(_MARK) + _NAMED + _SALT
+    start, name = len(_MARK) + _NAMED + _SALT, _derived(key, b"", b"name", _NAMED)
     head, body = content[:start], content[start:]
-    if head[len(_MARK) : len(_MARK) + _NAMED] != _derived(key, b"", b"name", _NAMED):
-        raise UserError(f"{path} is encrypted with another key than that in {os.environ[VARIABLE]}")
+    right = _MARK + name + head[len(_MARK) + _NAMED :]
+    try:
+        plain = _opened(key, right, body)
+    except InvalidTag:
+        if head != right and len(content) > start:
+            raise UserError(f"{path} is encrypted with another key than that in {os.environ[VARIABLE]}") from None
+        plain = None
+    if plain is None or head != right:  # with our key's name it opens: the name alone was changed
+        raise DamagedError(f"{path} is damaged: it was changed since it was encrypted; put back a copy of it")
+    return plain
+
+
+def _opened(key: bytes, head: bytes, body: bytes) -> bytes:
     box = _box(key, head[-_SALT:])
     pieces = [body[at : at + _PIECE + _TAG] for at in range(0, max(len(body), 1), _PIECE + _TAG)]
-    try:
-        return b"".join(box.decrypt(n, p, head) for n, p in zip(_nonces(len(pieces)), pieces, strict=True))
-    except InvalidTag:
-        raise DamagedError(f"{path} is damaged: it was changed since it was encrypted; put back a copy of it") from None
+    return b"".join(box.decrypt(n, p, head) for n, p in zip(_nonces(len(pieces)), pieces, strict=True))
+
+
+def is_plain(content: bytes) -> bool:
+    """Whether a file is not encrypted though there is a key, so that anybody may have written it."""
+    return _key() is not None and not content.startswith(_MARK)
 
 
 def refuse_plain(path: Path, content: bytes) -> None:
-    """Refuse a file that anybody may have written, where there is a key to tell."""
-    if _key() is not None and not content.startswith(_MARK):
+    """Refuse a file that anybody may have written."""
+    if is_plain(content):
         raise UserError(f"{path} is not encrypted, though there is a key; 'cflag memory encrypt DIR' encrypts a folder")
 
 

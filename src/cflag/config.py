@@ -135,7 +135,7 @@ def load_text(text: str, where: Path) -> dict[str, Any]:
     """Return the raw values of TOML text that came from somewhere."""
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not a readable TOML file ({error})") from None
 
 
@@ -193,7 +193,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise UserError(f"--set {text}: write key=value, for example --set rounds=10")
     try:
         return key.strip(), tomllib.loads(f"value = {value.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # of TOML, or of a number with thousands of digits
         return key.strip(), value.strip()
 
 

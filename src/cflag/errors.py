@@ -57,7 +57,7 @@ def one_line(text: object, longest: int = 400) -> str:
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that something does not fit into memory; PyTorch has no kind of its own for that."""
-    words = ("allocate memory", "out of memory", "overflow")
+    words = ("allocate memory", "out of memory", "calculation overflow", "multiplication overflow")
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))
 
 

@@ -10,7 +10,7 @@ from math import isfinite
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from cflag.errors import UserError, unknown
+from cflag.errors import UserError, one_line, unknown
 
 KINDS: dict[Any, str] = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false",
                          tuple[str, ...]: "a list of strings"}  # fmt: skip
@@ -52,11 +52,18 @@ def coerced(key: str, value: Any, hint: Any) -> Any:
             if value in get_args(choice):
                 return value
         elif choice is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            if isfinite(value):
+            if _finite(value):
                 return float(value)
         elif type(value) is choice:
             return value
     wanted = [KINDS.get(c, str(c)) for c in choices if get_origin(c) is not Literal] + [f"'{w}'" for w in words]
     close = difflib.get_close_matches(str(value), words, n=1)
     hint_text = f" (did you mean '{close[0]}'?)" if close else ""
-    raise UserError(f"{key} = {value!r} must be {' or '.join(wanted)}{hint_text}")
+    raise UserError(f"{key} = {one_line(repr(value), 80)} must be {' or '.join(wanted)}{hint_text}")
+
+
+def _finite(value: float) -> bool:
+    try:
+        return isfinite(value)
+    except OverflowError:  # a whole number beyond all others
+        return False

@@ -8,7 +8,7 @@ cohorts are drawn from a seed that is no secret, so each use of a record counts 
 
 from __future__ import annotations
 
-from math import expm1, inf, sqrt
+from math import expm1, inf, isfinite, sqrt
 
 import torch
 
@@ -50,7 +50,9 @@ class Spending:
         self._known: dict[float, float] = {0.0: 0.0}
 
     def epsilon(self, spent: float) -> float:
-        """Return ε for a sum of μ²."""
+        """Return ε for a sum of μ²; what is no number is no bound."""
+        if not isfinite(spent):
+            return inf
         if spent not in self._known:
             self._known[spent] = epsilon_at(self.options.delta, sqrt(spent))
         return self._known[spent]

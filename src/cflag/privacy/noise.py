@@ -59,16 +59,25 @@ def noise_key(options: PrivacyOptions, seed: int, folder: Path | None = None) ->
         return secrets.token_bytes(LENGTH)
     path = folder / KEY_FILE
     if not path.exists():
+        if any(folder.glob("checkpoint/server.*")) or (folder / "status.json").exists():
+            raise UserError(
+                f"{path} is gone; a private run cannot go on without it: put back a copy, or start a new run"
+            )
         handle = os.open(path.with_suffix(".new"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(handle, "wb") as file:
-            file.write(secrets.token_bytes(LENGTH))
+            file.write(_sealed(secrets.token_bytes(LENGTH)))
             file.flush()
             os.fsync(file.fileno())
         path.with_suffix(".new").rename(path)
-    key = path.read_bytes()
-    if len(key) != LENGTH:
-        raise UserError(f"{path} is damaged: it should have {LENGTH} bytes; a private run cannot go on without it")
-    return key
+    content = path.read_bytes()
+    if content != _sealed(content[:LENGTH]):
+        raise UserError(f"{path} is damaged: its checksum does not fit; a private run cannot go on without it")
+    return content[:LENGTH]
+
+
+def _sealed(key: bytes) -> bytes:
+    """Return a key with its checksum: other noise in a round that is played again would be a second release."""
+    return key + hashlib.sha256(key).digest()
 
 
 def forget_key(folder: Path) -> None:

@@ -35,6 +35,8 @@ class PrivacyOptions:
         for name in ("clip", "noise"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{table}.{name} = {getattr(self, name)} must be positive")
+            if not 1e-6 <= getattr(self, name) <= 1e6:  # squares of others are no numbers to count with
+                raise UserError(f"{table}.{name} = {getattr(self, name)} must lie between 1e-6 and 1e6")
         if self.epsilon < 0:
             raise UserError(f"{table}.epsilon = {self.epsilon} must be a budget, or 0 for none")
         if not 0 < self.delta < 1:

@@ -1,5 +1,6 @@
-"""The checksums of a finished run's files that cannot carry their own: result.json, which is compared between runs, and
-metrics.jsonl, which grows. They are in digests.json; runs of earlier versions have none.
+"""The checksums of a finished run's files that do not say whose they are: result.json, which is compared between runs,
+metrics.jsonl, which grows, and the model. They are in digests.json, with the run's name; runs of earlier versions have
+none.
 """
 
 from __future__ import annotations
@@ -10,12 +11,24 @@ from cflag.errors import UserError
 from cflag.files import WHAT_TO_DO, checksum, read_bytes, read_json, write_sealed_json
 
 NAME = "digests.json"
-RESULT, METRICS = "result.json", "metrics.jsonl"
+RESULT, METRICS, MODEL = "result.json", "metrics.jsonl", "model.safetensors"
 
 
-def write_digests(folder: Path, result: bytes) -> None:
-    """Write the checksums of the metrics, and of the result before it is there: its presence ends the run."""
-    write_sealed_json(folder / NAME, {METRICS: _sum_of(folder / METRICS), RESULT: checksum(result)})
+def write_digests(folder: Path, run: str, result: bytes) -> None:
+    """Write the checksums of the metrics and the model, and of the result before it is there: it ends the run."""
+    sums = {name: _sum_of(folder / name) for name in (METRICS, MODEL)}
+    write_sealed_json(folder / NAME, {"run": run, **sums, RESULT: checksum(result)})
+
+
+def check_ending(folder: Path, run: str) -> None:
+    """Refuse a result that is not this run's own, and a model that is not; people may have deleted the model."""
+    if not (folder / NAME).is_file():
+        raise UserError(f"{folder / RESULT} has no {NAME} beside it: is it another run's? Without it the run goes on")
+    known = read_json(folder / NAME)
+    if known.get("run", run) != run:
+        raise UserError(f"{folder / NAME} is of another run, {known['run']}; {WHAT_TO_DO}")
+    if (folder / MODEL).exists() and known.get(MODEL, "") not in ("", _sum_of(folder / MODEL)):
+        raise UserError(f"{folder / MODEL} is not what {NAME} says was written; {WHAT_TO_DO}")
 
 
 def check_digests(folder: Path) -> None:

@@ -41,7 +41,7 @@ from cflag.files import (
     sweep,
     write_atomically,
 )  # fmt: skip
-from cflag.results.digests import write_digests
+from cflag.results.digests import check_ending, write_digests
 from cflag.results.generations import Generations
 from cflag.results.metrics import chained
 from cflag.results.result import Result
@@ -99,7 +99,7 @@ class RunFolder:
         """Read the config back."""
         path = self.path / "config.toml"
         try:
-            return resolve(load_file(path))
+            return resolve(_whole(load_file(path)))
         except UserError as error:
             raise UserError(f"{path}: {error} (was the run begun by another version of cflag?)") from None
 
@@ -111,8 +111,11 @@ class RunFolder:
             write_atomically(self.path / "config.toml", replace(config, log=log, plugins=known).to_toml().encode())
 
     def describe_data(self, counts: ClassCounts) -> None:
-        """Write down, once, which client got how many samples of which class."""
-        if self.class_counts() is None:
+        """Write down, once, which client got how many samples of which class; refuse what says something else."""
+        known = self.class_counts()
+        if known not in (None, counts):
+            raise UserError(f"{self.benchmark} is of other data than this run's; delete it to have it written again")
+        if known is None:
             text = strict_json({"checksum": UNSEALED, "class_counts": counts})
             write_atomically(self.benchmark, sealed(text.encode()))
 
@@ -224,16 +227,25 @@ class RunFolder:
         save_state(self.path / "model.safetensors", model)
         write_figures(result, self.path / "figures")
         content = json_lines(result.to_dict())
-        write_digests(self.path, content)
+        write_digests(self.path, self.name, content)
         write_atomically(self.path / "result.json", content)
 
     def result(self) -> Result:
         """Return the result of a finished run whose files are all as they were written."""
         result = Result.load(self.path)
+        if self.name_file.exists():  # earlier versions had neither names nor digests
+            check_ending(self.path, self.name)
         model = self.path / "model.safetensors"
         if model.exists():  # people may have deleted it to save space
             load_state(model)
         return result
+
+
+def _whole(raw: dict[str, Any]) -> dict[str, Any]:
+    """Refuse an empty config: that of a run holds all keys, and defaults are not what it was begun with."""
+    if not raw:
+        raise UserError("it is empty; put back a copy of it")
+    return raw
 
 
 def new_folder(name: str, parent: Path = Path("runs")) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,9 @@ def run_client(options: NodeOptions) -> None:
 
     options.check()
     shorten(options.poll)
-    options.state.mkdir(mode=0o700, parents=True, exist_ok=True)  # replay memories are samples
+    options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(PermissionError):  # one that was there before, too: replay memories are samples
+        options.state.chmod(0o700)
     keep_freed_memory()
     with alone(options.state, "client"), private_socket() as socket, stop_requests() as stopped:
         node = _supernode(options, socket)

@@ -21,6 +21,9 @@ NUMBERS = ("loss", "memory_loss")
 """Logs that must be numbers: the metrics hold their mean over clients."""
 LONGEST = 40
 """Characters that a log in words, and a name, may have."""
+MOST_LOGS = 64
+MOST = 2**40
+"""Gradients that a client may say it has computed for a question, and uses of one of its samples."""
 
 
 class AnswerChecks:
@@ -92,13 +95,15 @@ def read_reply(
     if head["samples"] != samples:
         raise GarbageError(f"it counts {head['samples']} samples; it has {samples}")
     numbers = {one_line(k, LONGEST): _number(v) for k, v in dict(head["numbers"]).items()}
-    current, memory = (int(_number(v)) for v in head["cost"])
+    current, memory = (_count(v, "gradients") for v in head["cost"])
+    if len(head["logs"]) > MOST_LOGS or len(head["numbers"]) > MOST_LOGS:
+        raise GarbageError(f"it logs {len(head['logs'])} things; at most {MOST_LOGS} are allowed")
     logs = {one_line(k, LONGEST): _log_value(str(k), v) for k, v in dict(head["logs"]).items()}
     for name, tensor in tensors.items():
         if tensor.dtype != server.params.dtype:
             raise GarbageError(f"its {name[:40]} is {tensor.dtype}, expected {server.params.dtype}")
     answer: Answer = {one_line(k, LONGEST): v.to(server.params.device) for k, v in tensors.items()}
-    uses = int(_number(head.get("uses", 0)))
+    uses = _count(head.get("uses", 0), "uses of a sample")
     return Reply({**answer, **numbers}, head["samples"], Cost(current, memory), logs, uses)
 
 
@@ -118,6 +123,13 @@ def _number(value: Any) -> float:
         raise GarbageError(f"{str(value)[:40]} is not a number")
     float(value)  # an integer may be too large to compute with
     return value
+
+
+def _count(value: Any, what: str) -> int:
+    """Return how often something happened, or refuse what cannot be."""
+    if not 0 <= _number(value) <= MOST:
+        raise GarbageError(f"it counts {str(value)[:40]} {what}")
+    return int(value)
 
 
 def _log_value(name: str, value: Any) -> float | str:
