@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from cflag.launch import resume
 from cflag.models.layers import ModelOptions
 from cflag.models.resnet import resnet18
 from tests.support.crashes import Crash, stop_after
+from tests.support.grid import Fleet, local, numbers
 from tests.support.quick import without_times
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -340,6 +342,31 @@ def test_a_run_does_not_go_on_with_other_weights(tiny: Path, tmp_path: Path) -> 
     save_file(other, file)
     with pytest.raises(UserError, match="'weights of the backbone' was changed since the checkpoint"):
         resume(tmp_path / "run")
+
+
+def test_a_fleets_clients_make_their_own_features_and_agree_with_one_machine(tiny: Path, tmp_path: Path) -> None:
+    own: dict[str, Any] = {"backbone": "timm:tiny", "model": "linear", "samples_per_class": 30}
+    fleet = Fleet(tmp_path, min_clients=3, **own)
+    fleet.run()
+    local(tmp_path, **own)
+    assert numbers(fleet.path) == numbers(tmp_path / "local")
+
+
+def test_a_client_with_other_weights_is_of_another_benchmark(tiny: Path, tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, min_clients=2, patience=0.5, backbone="timm:tiny", model="linear", samples_per_class=30)
+    answer, file = fleet.nodes[1].answer, tiny / "backbones" / "timm-tiny.safetensors"
+    right = file.read_bytes()
+
+    def with_other_weights(message: Message) -> Message | None:
+        save_file({"0.weight": torch.ones(6, 3, 3, 3), "0.bias": torch.zeros(6)}, file)
+        try:
+            return answer(message)
+        finally:
+            file.write_bytes(right)
+
+    fleet.nodes[1].answer = with_other_weights  # type: ignore[method-assign]
+    fleet.run()
+    assert any("client 1's data are of another benchmark" in line for line in fleet.said)
 
 
 def test_the_example_learns_a_folder_of_pictures(

@@ -121,13 +121,13 @@ def lite0(options: BackboneOptions) -> Backbone:
     return _make(0, 1.0, 1.0, options)
 
 
-@register("backbone", "efficientnet-lite1", "ImageNet, 1280 features, 4.2 M parameters (pip package of its own)")
+@register("backbone", "efficientnet-lite1", "ImageNet, 1280 features, 4.1 M parameters (pip package of its own)")
 def lite1(options: BackboneOptions) -> Backbone:
     """EfficientNet-Lite1."""
     return _make(1, 1.0, 1.1, options)
 
 
-@register("backbone", "efficientnet-lite2", "ImageNet, 1280 features, 4.9 M parameters (pip package of its own)")
+@register("backbone", "efficientnet-lite2", "ImageNet, 1280 features, 4.8 M parameters (pip package of its own)")
 def lite2(options: BackboneOptions) -> Backbone:
     """EfficientNet-Lite2."""
     return _make(2, 1.1, 1.2, options)
