@@ -2,10 +2,11 @@
 
 python -m benchmarks.soak [PART ...] [--out DIR]      (or: make soak)
 
-`all` is one run with 10,000 rounds, 2,000 clients and 100 tasks, which writes 200,000 files of clients' states; the other
-parts have one large number each. A part compares the first tenth of its run with the last: of times the median, of
-the rest the largest. A task's last round is apart: it tests everything and changes every client. Two things grow, as
-they are what a run is for, and are left out of the folder's size: a line of metrics per round, a test per task.
+`all` is one run with 10,000 rounds, 2,000 clients and 100 tasks, which writes 200,000 files of clients' states; the
+other parts have one large number each. A part compares the first tenth of its run, once memories are full, with the
+last: of times the median, of the rest the largest. A task's last round is apart: it tests everything and changes every
+client. Two things grow, as they are what a run is for, and are left out of the folder's size: a line of metrics per
+round, a test per task.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ TINY: dict[str, Any] = {
     "memory": {"per_task": 2, "sample": 2, "limit_samples": 4},
 }
 """C-FLAG with a model of a hundred parameters; its memory is full after two tasks."""
+FILLED = 2
 PARTS: dict[str, dict[str, int]] = {
     "all": {"clients": 2000, "tasks": 100, "rounds": 100, "clients_per_round": 10},
     "rounds": {"clients": 50, "tasks": 20, "rounds": 500, "clients_per_round": 3},
@@ -166,11 +168,12 @@ class Row:
 
 
 def rows(part: str, meter: Meter) -> list[Row]:
-    """Compare the first tenth of a run with its last."""
+    """Compare the first tenth of a run, once memories are full, with its last."""
     total = max(1, meter.done)
+    begin = FILLED * meter.rounds if 4 * FILLED * meter.rounds <= total else 0
 
     def tenths(values: Sequence[tuple[int, float]], of: Callable[[list[float]], float]) -> tuple[float, float]:
-        first = [value for done, value in values if done <= total / 10] or [values[0][1]]
+        first = [value for done, value in values if begin < done <= begin + total / 10] or [values[0][1]]
         return of(first), of([value for done, value in values if done > 0.9 * total])
 
     found = [Row(part, "seconds per round", *tenths(meter.plain, median))]
