@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cflag.commands.common import add_state_key
-from cflag.errors import UserError
+from cflag.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -135,9 +135,11 @@ def _forget(args: argparse.Namespace) -> None:
 
 def _expire(args: argparse.Namespace) -> None:
     from cflag.memory.erase import expire
+    from cflag.memory.homes import MOST, is_between
 
-    if args.rounds < 0 or args.days < 0:
-        raise UserError("--rounds and --days must be positive")
+    for name in ("rounds", "days"):
+        if not is_between(getattr(args, name), 0):
+            raise UserError(f"--{name} {getattr(args, name)}: give a number from 0 to {MOST}")
     key = _audit_key(args)
     erased = expire(args.folder, (args.rounds, args.days), _waiting)
     _tell("expired", erased)
@@ -198,6 +200,8 @@ def _digits(given: str) -> str:
 def _hashes_in(path: Path) -> list[str]:
     """Return the hashes of the samples in a file: one in an .npy file, several as `x` in an .npz file."""
     import hashlib
+    import zlib
+    from zipfile import BadZipFile
 
     import numpy as np
 
@@ -208,5 +212,5 @@ def _hashes_in(path: Path) -> list[str]:
             return [hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest() for array in arrays]
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
-    except (KeyError, ValueError, OSError) as error:
-        raise UserError(f"{path}: neither one sample (.npy) nor several as x (.npz): {error}") from None
+    except (KeyError, ValueError, TypeError, OSError, EOFError, MemoryError, BadZipFile, zlib.error) as error:
+        raise UserError(f"{path}: neither one sample (.npy) nor several as x (.npz): {one_line(error)}") from None

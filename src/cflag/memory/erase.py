@@ -16,10 +16,7 @@ from cflag.errors import UserError
 from cflag.files import checksum, read_bytes
 from cflag.memory.forgotten import Forgotten, hashes, subject_hash
 from cflag.memory.gate import let_in
-from cflag.memory.homes import Holding, Store, age_in_days, age_in_rounds, homes, stores, today
-
-Limits = tuple[int, float]
-"""For how many rounds and for how many days a sample may be kept; 0 is no limit."""
+from cflag.memory.homes import Holding, Limits, Store, age_in_days, age_in_rounds, homes, stores, today
 
 Choose = Callable[[Store, Holding, Samples], Tensor]
 """Says, for each sample of a part of a client's state, whether it goes."""
@@ -79,8 +76,7 @@ def expire(folder: Path, limits: Limits, waiting: Callable[[Path], None]) -> Era
     erased, day = Erased(), today()
 
     def old(store: Store, holding: Holding, samples: Samples) -> Tensor:
-        own = store.config.get("memory", {})
-        given = limits if any(limits) else (own.get("expire_rounds", 0), own.get("expire_days", 0))
+        given = limits if any(limits) else store.limits
         return too_old(samples, given, store.rounds, store.done(), holding.dates, day)
 
     for home in homes(folder):
