@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,10 +126,9 @@ def _forget(args: argparse.Namespace) -> None:
         raise UserError("say what to forget: --subject S, --sample HASH or --sample-file FILE")
     if NOBODY in request.subjects:
         raise UserError(f"--subject {NOBODY} stands for samples of which nobody knows whose they are")
-    key = _audit_key(args)  # before anything is changed: what cannot be signed is not done
-    erased = forget(args.folder, request, _waiting)
-    _tell("forgotten", erased)
-    _sign(args.folder, key, {"act": "forget", "asked": request.hashed(), "deleted": erased.to_dict()})
+    with _signing(args, "forget", request.hashed()) as erased:
+        forget(args.folder, request, erased, _waiting)
+        _tell("forgotten", erased)
     if erased.nameless:
         print(f"kept: {len(erased.nameless)} samples of which nobody knows whose they are")
     print(f"note: {WARNING}")
@@ -140,17 +141,15 @@ def _expire(args: argparse.Namespace) -> None:
     for name in ("rounds", "days"):
         if not is_between(getattr(args, name), 0):
             raise UserError(f"--{name} {getattr(args, name)}: give a number from 0 to {MOST}")
-    key = _audit_key(args)
-    erased = expire(args.folder, (args.rounds, args.days), _waiting)
-    _tell("expired", erased)
-    limits = {"rounds": args.rounds, "days": args.days}
-    _sign(args.folder, key, {"act": "expire", "asked": limits, "deleted": erased.to_dict()})
+    with _signing(args, "expire", {"rounds": args.rounds, "days": args.days}) as erased:
+        expire(args.folder, (args.rounds, args.days), erased, _waiting)
+        _tell("expired", erased)
 
 
 def _audit(args: argparse.Namespace) -> None:
     from cflag.files import strict_json
     from cflag.memory.audit import AuditLog
-    from cflag.memory.erase import broken_promises
+    from cflag.memory.erase import broken_promises, unsigned
 
     lines = AuditLog(args.folder).verify(args.public_key, tuple(args.receipt))
     if args.json:
@@ -158,9 +157,12 @@ def _audit(args: argparse.Namespace) -> None:
     for line in [] if args.json else lines:
         deleted = line["deleted"]
         print(f"{line['number']:>4}  {line['when']}  {line['act']}: {len(deleted['samples'])} samples in "
-              f"{len(deleted['files'])} files")  # fmt: skip
+              f"{len(deleted['files'])} files{', unfinished' if line.get('unfinished') else ''}")  # fmt: skip
     if broken := broken_promises(args.folder, [line["asked"] for line in lines if line["act"] == "forget"]):
         raise UserError(f"{args.folder}: {broken}; repeat 'cflag memory forget'")
+    if not lines and (listed := unsigned(args.folder)):
+        raise UserError(f"{listed} says that something was forgotten, and there is no audit log of it in "
+                        f"{args.folder}; put back a copy, or name the folder that 'forget' was given")  # fmt: skip
     if lines and not args.json:
         print(f"{len(lines)} lines, each signed by {lines[0]['key']}; nothing that was forgotten is held")
     elif not args.json:
@@ -168,16 +170,34 @@ def _audit(args: argparse.Namespace) -> None:
 
 
 def _audit_key(args: argparse.Namespace) -> Ed25519PrivateKey:
-    from cflag.memory.audit import KEY, load_key
+    from cflag.memory.audit import KEY, AuditLog
+    from cflag.memory.homes import homes
 
+    homes(args.folder)  # no key is made in a folder that is none of ours
     own = os.environ.get(AUDIT_KEY)
-    return load_key(args.audit_key or (Path(own).expanduser() if own else args.folder / KEY))
+    return AuditLog(args.folder).key(args.audit_key or (Path(own).expanduser() if own else args.folder / KEY))
 
 
-def _sign(folder: Path, key: Ed25519PrivateKey, what: dict[str, Any]) -> None:
-    from cflag.memory.audit import LOG, AuditLog
+@contextmanager
+def _signing(args: argparse.Namespace, act: str, asked: dict[str, Any]) -> Iterator[Erased]:
+    """Sign what is taken out in here, also where that ends half-way; what cannot be signed is not begun."""
+    from cflag.memory.audit import AuditLog
+    from cflag.memory.erase import Erased
 
-    print(f"signed in {folder / LOG}; receipt {AuditLog(folder).append(key, what)}")
+    key, log, erased = _audit_key(args), AuditLog(args.folder), Erased()
+
+    def sign(**more: bool) -> None:
+        line = {"act": act, "asked": asked, "deleted": erased.to_dict(), **more}
+        print(f"signed in {log.path}; receipt {log.append(key, line)}")
+
+    try:
+        yield erased
+    except BaseException:
+        if erased.begun:
+            _tell("unfinished, repeat the command; so far", erased)
+            sign(unfinished=True)
+        raise
+    sign()
 
 
 def _tell(what: str, erased: Erased) -> None:

@@ -36,7 +36,7 @@ class Request:
 
 @dataclass
 class Erased:
-    """What was taken out, as hashes, and which files were rewritten: checksums before and after."""
+    """What was taken out so far, as hashes, and which files were rewritten: checksums before and after."""
 
     samples: set[str] = field(default_factory=set)
     clients: set[int] = field(default_factory=set)
@@ -45,6 +45,8 @@ class Erased:
     """Files that a killed process left half written."""
     nameless: set[str] = field(default_factory=set)
     """Samples in memories of which nobody knows whose they are, where a subject was asked for."""
+    begun: bool = False
+    """Whether all was read and found good, so that something may have been changed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -52,13 +54,17 @@ class Erased:
                 "removed": self.removed}  # fmt: skip
 
 
-def forget(folder: Path, request: Request, waiting: Callable[[Path], None]) -> Erased:
+def forget(folder: Path, request: Request, erased: Erased, waiting: Callable[[Path], None]) -> None:
     """Take what a request names out of every state in a folder, and see that it does not come back."""
-    erased = Erased()
-    for home in homes(folder):
+    found = homes(folder)
+    for home in found:  # all before one is changed: who is refused half-way has no idea what was done
+        holdings, _ = _read(home), Forgotten(home)
+        if request.subjects:
+            _nameless(home, holdings)
+    erased.begun = True
+    for home in found:
         with let_in(home, waiting):
             _forget_at(home, folder, request, erased)
-    return erased
 
 
 def _forget_at(home: Path, folder: Path, request: Request, erased: Erased) -> None:
@@ -71,20 +77,25 @@ def _forget_at(home: Path, folder: Path, request: Request, erased: Erased) -> No
     _remove_leftovers(folder, home, erased)
 
 
-def expire(folder: Path, limits: Limits, waiting: Callable[[Path], None]) -> Erased:
+def expire(folder: Path, limits: Limits, erased: Erased, waiting: Callable[[Path], None]) -> None:
     """Take out what is kept for as many rounds or days as it may be; with no limits, those of each run's config."""
-    erased, day = Erased(), today()
+    found, day = homes(folder), today()
 
     def old(store: Store, holding: Holding, samples: Samples) -> Tensor:
         given = limits if any(limits) else store.limits
         return too_old(samples, given, store.rounds, store.done(), holding.dates, day)
 
-    for home in homes(folder):
+    for home in found:
+        Forgotten(home)
+        for store, holding in _read(home):
+            for _, samples in holding.parts():
+                old(store, holding, samples)
+    erased.begun = True
+    for home in found:
         with let_in(home, waiting):
             if _rewrite(folder, _read(home), old, erased):
                 Forgotten(home).add()
             _remove_leftovers(folder, home, erased)
-    return erased
 
 
 def too_old(samples: Samples, limits: Limits, rounds: int, done: int, dates: dict[str, str], day: date) -> Tensor:
@@ -110,14 +121,15 @@ def _rewrite(folder: Path, holdings: Sequence[tuple[Store, Holding]], choose: Ch
         gone = {prefix: mask for prefix, mask in gone.items() if bool(mask.any())}
         if not gone:
             continue
-        for prefix, samples in holding.parts():
-            if prefix in gone:
-                erased.samples |= set(hashes(samples[gone[prefix]]))
         before = checksum(read_bytes(holding.path))
-        holding.without(gone).write()
-        name = str(holding.path.relative_to(folder))
-        erased.files[name] = [before, checksum(read_bytes(holding.path))]
-        erased.clients.add(holding.client)
+        try:
+            holding.without(gone).write()
+        finally:  # also where syncing the folder failed, after the file was replaced
+            if (after := checksum(read_bytes(holding.path))) != before:
+                erased.files[str(holding.path.relative_to(folder))] = [before, after]
+                erased.clients.add(holding.client)
+                for prefix, samples in holding.parts():
+                    erased.samples |= set(hashes(samples[gone[prefix]])) if prefix in gone else set()
         changed = True
     return changed
 
@@ -160,6 +172,12 @@ def find_sample(folder: Path, given: str) -> str:
     return found.pop()
 
 
+def unsigned(folder: Path) -> str:
+    """Return which list of a folder says that something was forgotten; nothing where none does."""
+    lists = [Forgotten(home) for home in homes(folder)]
+    return next((str(known.path) for known in lists if known.samples or known.subjects), "")
+
+
 def broken_promises(folder: Path, asked: Sequence[dict[str, list[str]]]) -> str:
     """Return what is wrong where something that was forgotten is held, or could be taken again; nothing otherwise."""
     samples, subjects = ({known for request in asked for known in request[kind]} for kind in ("samples", "subjects"))
@@ -175,8 +193,10 @@ def broken_promises(folder: Path, asked: Sequence[dict[str, list[str]]]) -> str:
 
 def rewrite_all(folder: Path, waiting: Callable[[Path], None]) -> int:
     """Write every state again, as states are written now; return how many there are."""
-    written = 0
-    for home in homes(folder):
+    written, found = 0, homes(folder)
+    for home in found:
+        _read(home)
+    for home in found:
         with let_in(home, waiting):
             for _, holding in _read(home):
                 holding.write()
