@@ -91,6 +91,16 @@ class AuditLog:
         write_atomically(self.head, signed(key, {"lines": len(lines) + 1, "last": hashed(line)}) + b"\n")
         return hashed(line)
 
+    def asked(self) -> list[dict[str, list[str]]]:
+        """Return what the log says was to be forgotten, hashes of samples and subjects; signatures are not checked."""
+        lines = read_bytes(self.path).splitlines() if self.path.exists() else []
+        try:
+            read = [json.loads(line) for line in lines]
+            found = [line["asked"] for line in read if line["act"] == "forget"]
+            return [{kind: [str(h) for h in asked[kind]] for kind in ("samples", "subjects")} for asked in found]
+        except (ValueError, KeyError, TypeError):
+            raise self._broken("it holds lines that are none of ours") from None
+
     def verify(self, trusted: str = "", receipts: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         """Return the lines if all are as they were written, by one key; `trusted` says which that must be."""
         if not self.path.exists() and not self.head.exists():

@@ -14,9 +14,21 @@ from torch import Tensor
 from cflag.data.samples import NOBODY, Samples
 from cflag.errors import UserError
 from cflag.files import checksum, read_bytes
+from cflag.memory.audit import LOG, AuditLog
 from cflag.memory.forgotten import Forgotten, hashes, subject_hash
 from cflag.memory.gate import let_in
-from cflag.memory.homes import Holding, Limits, Store, age_in_days, age_in_rounds, homes, stores, today
+from cflag.memory.homes import (
+    Holding,
+    Limits,
+    Store,
+    age_in_days,
+    age_in_rounds,
+    homes,
+    is_server,
+    logged_in,
+    stores,
+    today,
+)
 
 Choose = Callable[[Store, Holding, Samples], Tensor]
 """Says, for each sample of a part of a client's state, whether it goes."""
@@ -28,10 +40,13 @@ class Request:
 
     subjects: tuple[int, ...] = ()
     samples: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
+    """Subjects by hash, as an audit log has them."""
 
     def hashed(self) -> dict[str, list[str]]:
         """Return the request as it may be written down."""
-        return {"subjects": sorted(map(subject_hash, self.subjects)), "samples": sorted(self.samples)}
+        subjects = {*map(subject_hash, self.subjects), *self.again}
+        return {"subjects": sorted(subjects), "samples": sorted(set(self.samples))}
 
 
 @dataclass
@@ -45,13 +60,15 @@ class Erased:
     """Files that a killed process left half written."""
     nameless: set[str] = field(default_factory=set)
     """Samples in memories of which nobody knows whose they are, where a subject was asked for."""
+    untold: list[str] = field(default_factory=list)
+    """Homes without a sample yet, where a subject was asked for: nobody can tell whether their source knows any."""
     begun: bool = False
     """Whether all was read and found good, so that something may have been changed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {"samples": sorted(self.samples), "clients": sorted(self.clients), "files": self.files,
-                "removed": self.removed}  # fmt: skip
+                "removed": self.removed, "untold": self.untold}  # fmt: skip
 
 
 def forget(folder: Path, request: Request, erased: Erased, waiting: Callable[[Path], None]) -> None:
@@ -59,7 +76,7 @@ def forget(folder: Path, request: Request, erased: Erased, waiting: Callable[[Pa
     found = homes(folder)
     for home in found:  # all before one is changed: who is refused half-way has no idea what was done
         holdings, _ = _read(home), Forgotten(home)
-        if request.subjects:
+        if request.hashed()["subjects"]:
             _nameless(home, holdings)
     erased.begun = True
     for home in found:
@@ -69,9 +86,11 @@ def forget(folder: Path, request: Request, erased: Erased, waiting: Callable[[Pa
 
 def _forget_at(home: Path, folder: Path, request: Request, erased: Erased) -> None:
     holdings = _read(home)
-    if request.subjects:
-        erased.nameless |= _nameless(home, holdings)
     forgotten, hashed = Forgotten(home), request.hashed()
+    if hashed["subjects"]:
+        erased.nameless |= _nameless(home, holdings)
+        if all(holding.samples is None for _, holding in holdings) and not is_server(home):
+            erased.untold.append(str(home.relative_to(folder)))
     forgotten.add(hashed["samples"], hashed["subjects"])  # first: whatever happens next, it does not come back
     _rewrite(folder, holdings, lambda _, __, samples: forgotten.covers(samples), erased)
     _remove_leftovers(folder, home, erased)
@@ -172,6 +191,19 @@ def find_sample(folder: Path, given: str) -> str:
     return found.pop()
 
 
+def list_of(home: Path) -> Forgotten:
+    """Return a home's list, to go on with; refuse one that lacks what the audit log says was forgotten."""
+    asked = [(folder, request) for folder in logged_in(home) for request in AuditLog(folder).asked()]
+    forgotten = Forgotten(home)  # read after the log: a request is on the list before it is in the log
+    for folder, request in asked:
+        if not forgotten.has(request):
+            raise UserError(
+                f"{forgotten.path} lacks what {folder / LOG} says was forgotten; put it back with: cflag memory forget "
+                f"{folder} --again"
+            )
+    return forgotten
+
+
 def unsigned(folder: Path) -> str:
     """Return which list of a folder says that something was forgotten; nothing where none does."""
     lists = [Forgotten(home) for home in homes(folder)]
@@ -180,10 +212,9 @@ def unsigned(folder: Path) -> str:
 
 def broken_promises(folder: Path, asked: Sequence[dict[str, list[str]]]) -> str:
     """Return what is wrong where something that was forgotten is held, or could be taken again; nothing otherwise."""
-    samples, subjects = ({known for request in asked for known in request[kind]} for kind in ("samples", "subjects"))
     for home in homes(folder):
         forgotten = Forgotten(home)
-        if not (samples <= forgotten.samples and subjects <= forgotten.subjects):
+        if not all(forgotten.has(request) for request in asked):
             return f"{forgotten.path} lacks what the audit log says was forgotten"
         for _, holding in _read(home):
             if any(bool(forgotten.covers(part).any()) for _, part in holding.parts()):

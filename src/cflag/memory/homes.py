@@ -27,6 +27,8 @@ FILE = re.compile(r"client-(\d+)\.([0-9a-f]{16})\.(\d+)-(\d+)\.safetensors")
 _SERVER = re.compile(r"server\.[0-9a-f]{16}\.(\d+)-(\d+)\.safetensors")
 _EXPERIMENT = re.compile(r"[0-9a-f]{16}")
 _FIELDS = {field.name for field in fields(Samples)}
+_INNER = ("deployment", "simulation")
+"""The folders in a run folder with the clients that the run itself started."""
 _COPIES = "mlruns"
 """The folder beside runs in which MLflow keeps copies of their files; they hold no memories."""
 MOST = 10**9
@@ -161,11 +163,22 @@ def _homes_of_run(folder: Path) -> list[Path]:
     """Return a run folder and those of the clients in it; refuse what would be searched in vain."""
     if _EXPERIMENT.fullmatch(folder.name) and not (folder / "checkpoint").is_dir():
         raise UserError(f"{folder} is one experiment of a client; give the client's --state folder, {folder.parent}")
-    inner = [path for name in ("deployment", "simulation") for path in sorted((folder / name).glob("client-*"))]
+    inner = [path for name in _INNER for path in sorted((folder / name).glob("client-*"))]
     clients = [path for path in inner if path.is_dir()]
-    if not clients and stores(folder)[0].config.get("engine") == "flower":
+    if not clients and is_server(folder):
         raise UserError(f"{folder} is a server's: memories are at its clients; do it there, with their --state folders")
     return [folder, *clients]
+
+
+def is_server(home: Path) -> bool:
+    """Whether a home is a server's run, whose memories are at its clients."""
+    return (home / "config.toml").is_file() and stores(home)[0].config.get("engine") == "flower"
+
+
+def logged_in(home: Path) -> list[Path]:
+    """Return the folders whose audit log tells of a home: its own and, of a client that a run started, the run's."""
+    run = home.absolute().parent.parent
+    return [home, run] if home.absolute().parent.name in _INNER else [home]
 
 
 def stores(home: Path) -> list[Store]:
