@@ -11,6 +11,7 @@ import pytest
 
 from cflag.cli import main
 from cflag.memory.audit import AuditLog
+from cflag.memory.forgotten import Forgotten
 from cflag.memory.homes import Holding, homes
 from cflag.memory.inventory import inventory
 from tests.support.crashes import newest_checkpoint
@@ -45,6 +46,9 @@ def test_runs_are_found_at_any_depth_and_each_once(out: Path, people: People, tm
     own = deep / "deployment" / "client-0"
     shutil.copytree(client, own)
     shutil.copytree(out, tmp_path / "study" / "mlruns" / "1" / "artifacts")
+    other = tmp_path / "study" / "website" / "config.toml"
+    other.parent.mkdir()
+    other.write_text("rounds = 2\n")
     (tmp_path / "study" / "again").symlink_to(tmp_path / "study")
     (tmp_path / "study" / "newest").symlink_to(deep)
     assert homes(tmp_path / "study") == [deep, own, client]
@@ -52,6 +56,7 @@ def test_runs_are_found_at_any_depth_and_each_once(out: Path, people: People, tm
     cflag("forget", tmp_path / "study", "--subject", 3)
     assert not found(deep, people.of(3, 0))
     assert found(out, people.of(3, 0))
+    assert list(other.parent.iterdir()) == [other], "a config.toml of another program is nothing of ours"
 
 
 def test_a_round_that_is_not_finished_is_not_counted(out: Path) -> None:
@@ -198,6 +203,22 @@ def test_one_damaged_file_is_found_before_any_run_is_changed(
     assert found(first, people.of(3, 0))
     assert not (first / "forgotten.json").exists()
     assert not (out.parent / "both" / "audit.jsonl").exists()
+
+
+def test_a_running_process_is_told_of_what_expired_before_a_failure(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Holding.write
+
+    def full(holding: Holding) -> None:
+        if holding.client == 1:
+            raise OSError(28, "No space left on device", str(holding.path))
+        write(holding)
+
+    monkeypatch.setattr(Holding, "write", full)
+    assert main(["memory", "expire", str(out), "--rounds", "1"]) == 1
+    assert Forgotten(out).revision == 1
+    (line,) = AuditLog(out).verify()
+    assert line["unfinished"]
+    assert line["deleted"]["clients"] == [0]
 
 
 def test_what_was_erased_before_a_failure_is_signed(

@@ -112,8 +112,12 @@ def expire(folder: Path, limits: Limits, erased: Erased, waiting: Callable[[Path
     erased.begun = True
     for home in found:
         with let_in(home, waiting):
-            if _rewrite(folder, _read(home), old, erased):
-                Forgotten(home).add()
+            before = len(erased.files)
+            try:
+                _rewrite(folder, _read(home), old, erased)
+            finally:  # a running process must not write back what it has in its own memory
+                if len(erased.files) > before:
+                    Forgotten(home).add()
             _remove_leftovers(folder, home, erased)
 
 
@@ -132,9 +136,8 @@ def _read(home: Path) -> list[tuple[Store, Holding]]:
     return [(store, holding) for store in stores(home) for holding in store.holdings()]
 
 
-def _rewrite(folder: Path, holdings: Sequence[tuple[Store, Holding]], choose: Choose, erased: Erased) -> bool:
-    """Rewrite the states that hold a sample that goes; say whether there was one."""
-    changed = False
+def _rewrite(folder: Path, holdings: Sequence[tuple[Store, Holding]], choose: Choose, erased: Erased) -> None:
+    """Rewrite the states that hold a sample that goes."""
     for store, holding in holdings:
         gone = {prefix: choose(store, holding, samples) for prefix, samples in holding.parts()}
         gone = {prefix: mask for prefix, mask in gone.items() if bool(mask.any())}
@@ -149,8 +152,6 @@ def _rewrite(folder: Path, holdings: Sequence[tuple[Store, Holding]], choose: Ch
                 erased.clients.add(holding.client)
                 for prefix, samples in holding.parts():
                     erased.samples |= set(hashes(samples[gone[prefix]])) if prefix in gone else set()
-        changed = True
-    return changed
 
 
 def _remove_leftovers(folder: Path, home: Path, erased: Erased) -> None:

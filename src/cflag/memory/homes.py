@@ -136,6 +136,8 @@ def homes(folder: Path) -> list[Path]:
     """Return the homes in a folder: a run with the clients it started, a client's state, or several, at any depth."""
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder")
+    if (folder / "config.toml").is_file():
+        return _homes_of_run(folder)
     found = _found(folder, {folder.resolve()})
     if not found:
         raise UserError(f"{folder} holds no memory: it is neither a run folder nor the --state folder of a client")
@@ -144,8 +146,8 @@ def homes(folder: Path) -> list[Path]:
 
 def _found(folder: Path, seen: set[Path]) -> list[Path]:
     """Return the homes in a folder, each once: what is in a run is the run's, and a link may lead anywhere."""
-    if (folder / "config.toml").is_file():
-        return _homes_of_run(folder)
+    if (folder / "config.toml").is_file() and any((folder / name).exists() for name in ("checkpoint", "experiment")):
+        return _homes_of_run(folder)  # other programs have a config.toml, too: nothing is written beside theirs
     if _experiments(folder):
         return [folder]
     found: list[Path] = []
