@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from cflag.memory.gate import at_work, let_in
 from cflag.memory.inventory import inventory
 from cflag.memory.ring import Ring
 from tests.support.crashes import Crash, stop_after
+from tests.support.governed import answer, cflag, stopped
 from tests.support.grid import Fleet, numbers
 from tests.support.people import People, found
 from tests.support.quick import same, without_times
@@ -47,25 +47,6 @@ METHODS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def people(tmp_path_factory: pytest.TempPathFactory) -> People:
     return People(tmp_path_factory.mktemp("people") / "data")
-
-
-def stopped(people: People, out: Path, after: int = 3, **settings: Any) -> Path:
-    """A run that died after some rounds: two tasks of two rounds, so after three its memories hold the first task."""
-    with pytest.MonkeyPatch.context() as patch:
-        stop_after(after, patch)
-        with pytest.raises(Crash):
-            run(None, out=out, **people.settings(**settings))
-    return out
-
-
-def cflag(*words: object) -> None:
-    assert main(["memory", *map(str, words)]) == 0
-
-
-def answer(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
-    capsys.readouterr()
-    cflag(*words, "--json")
-    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cflag.commands.common import add_state_key
-from cflag.errors import UserError
+from cflag.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -42,6 +44,8 @@ def add_memory(commands: Commands) -> None:
     forgetting.add_argument("--sample", action="append", default=[], metavar="HASH", help="as 'show' prints it")
     forgetting.add_argument("--sample-file", type=Path, action="append", default=[], metavar="FILE",
                             help="a .npy file with one sample, or .npz with several as x")  # fmt: skip
+
+    forgetting.add_argument("--again", action="store_true", help="all that the audit log says was forgotten")
 
     expiring = _command(memory, "expire", "take out what is kept for too long", _expire)
     expiring.add_argument("--rounds", type=int, default=0, metavar="N", help="kept for N rounds or more")
@@ -119,36 +123,50 @@ def _forget(args: argparse.Namespace) -> None:
 
     named = [find_sample(args.folder, _digits(given)) for given in args.sample]
     named += [known for path in args.sample_file for known in _hashes_in(path)]
-    request = Request(tuple(args.subject), tuple(named))
-    if not request.subjects and not request.samples:
+    asked = _asked(args.folder) if args.again else []
+    named += [known for request in asked for known in request["samples"]]
+    people = tuple(known for request in asked for known in request["subjects"])
+    request = Request(tuple(args.subject), tuple(named), people)
+    if not any(request.hashed().values()):
         raise UserError("say what to forget: --subject S, --sample HASH or --sample-file FILE")
     if NOBODY in request.subjects:
         raise UserError(f"--subject {NOBODY} stands for samples of which nobody knows whose they are")
-    key = _audit_key(args)  # before anything is changed: what cannot be signed is not done
-    erased = forget(args.folder, request, _waiting)
-    _tell("forgotten", erased)
-    _sign(args.folder, key, {"act": "forget", "asked": request.hashed(), "deleted": erased.to_dict()})
+    with _signing(args, "forget", request.hashed()) as erased:
+        forget(args.folder, request, erased, _waiting)
+        _tell("forgotten", erased)
     if erased.nameless:
         print(f"kept: {len(erased.nameless)} samples of which nobody knows whose they are")
+    for home in erased.untold:
+        print(f"note: {args.folder / home} held no sample yet, so nobody can tell whether its source knows subjects; "
+              "if not, the run stops before it learns")  # fmt: skip
     print(f"note: {WARNING}")
+
+
+def _asked(folder: Path) -> list[dict[str, list[str]]]:
+    """Return what a folder's audit log says was forgotten, if the log can be trusted."""
+    from cflag.memory.audit import AuditLog
+
+    log = AuditLog(folder)
+    log.verify()
+    return log.asked()
 
 
 def _expire(args: argparse.Namespace) -> None:
     from cflag.memory.erase import expire
+    from cflag.memory.homes import MOST, is_between
 
-    if args.rounds < 0 or args.days < 0:
-        raise UserError("--rounds and --days must be positive")
-    key = _audit_key(args)
-    erased = expire(args.folder, (args.rounds, args.days), _waiting)
-    _tell("expired", erased)
-    limits = {"rounds": args.rounds, "days": args.days}
-    _sign(args.folder, key, {"act": "expire", "asked": limits, "deleted": erased.to_dict()})
+    for name in ("rounds", "days"):
+        if not is_between(getattr(args, name), 0):
+            raise UserError(f"--{name} {getattr(args, name)}: give a number from 0 to {MOST}")
+    with _signing(args, "expire", {"rounds": args.rounds, "days": args.days}) as erased:
+        expire(args.folder, (args.rounds, args.days), erased, _waiting)
+        _tell("expired", erased)
 
 
 def _audit(args: argparse.Namespace) -> None:
     from cflag.files import strict_json
     from cflag.memory.audit import AuditLog
-    from cflag.memory.erase import broken_promises
+    from cflag.memory.erase import broken_promises, unsigned
 
     lines = AuditLog(args.folder).verify(args.public_key, tuple(args.receipt))
     if args.json:
@@ -156,9 +174,12 @@ def _audit(args: argparse.Namespace) -> None:
     for line in [] if args.json else lines:
         deleted = line["deleted"]
         print(f"{line['number']:>4}  {line['when']}  {line['act']}: {len(deleted['samples'])} samples in "
-              f"{len(deleted['files'])} files")  # fmt: skip
+              f"{len(deleted['files'])} files{', unfinished' if line.get('unfinished') else ''}")  # fmt: skip
+    if not lines and (listed := unsigned(args.folder)):
+        raise UserError(f"{listed} says that something was forgotten, and there is no audit log of it in "
+                        f"{args.folder}; put back a copy, or name the folder that 'forget' was given")  # fmt: skip
     if broken := broken_promises(args.folder, [line["asked"] for line in lines if line["act"] == "forget"]):
-        raise UserError(f"{args.folder}: {broken}; repeat 'cflag memory forget'")
+        raise UserError(f"{args.folder}: {broken}; put that right with: cflag memory forget {args.folder} --again")
     if lines and not args.json:
         print(f"{len(lines)} lines, each signed by {lines[0]['key']}; nothing that was forgotten is held")
     elif not args.json:
@@ -166,16 +187,34 @@ def _audit(args: argparse.Namespace) -> None:
 
 
 def _audit_key(args: argparse.Namespace) -> Ed25519PrivateKey:
-    from cflag.memory.audit import KEY, load_key
+    from cflag.memory.audit import KEY, AuditLog
+    from cflag.memory.homes import homes
 
+    homes(args.folder)  # no key is made in a folder that is none of ours
     own = os.environ.get(AUDIT_KEY)
-    return load_key(args.audit_key or (Path(own).expanduser() if own else args.folder / KEY))
+    return AuditLog(args.folder).key(args.audit_key or (Path(own).expanduser() if own else args.folder / KEY))
 
 
-def _sign(folder: Path, key: Ed25519PrivateKey, what: dict[str, Any]) -> None:
-    from cflag.memory.audit import LOG, AuditLog
+@contextmanager
+def _signing(args: argparse.Namespace, act: str, asked: dict[str, Any]) -> Iterator[Erased]:
+    """Sign what is taken out in here, also where that ends half-way; what cannot be signed is not begun."""
+    from cflag.memory.audit import AuditLog
+    from cflag.memory.erase import Erased
 
-    print(f"signed in {folder / LOG}; receipt {AuditLog(folder).append(key, what)}")
+    key, log, erased = _audit_key(args), AuditLog(args.folder), Erased()
+
+    def sign(**more: bool) -> None:
+        line = {"act": act, "asked": asked, "deleted": erased.to_dict(), **more}
+        print(f"signed in {log.path}; receipt {log.append(key, line)}")
+
+    try:
+        yield erased
+    except BaseException:
+        if erased.begun:
+            _tell("unfinished, repeat the command; so far", erased)
+            sign(unfinished=True)
+        raise
+    sign()
 
 
 def _tell(what: str, erased: Erased) -> None:
@@ -198,6 +237,8 @@ def _digits(given: str) -> str:
 def _hashes_in(path: Path) -> list[str]:
     """Return the hashes of the samples in a file: one in an .npy file, several as `x` in an .npz file."""
     import hashlib
+    import zlib
+    from zipfile import BadZipFile
 
     import numpy as np
 
@@ -208,5 +249,5 @@ def _hashes_in(path: Path) -> list[str]:
             return [hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest() for array in arrays]
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
-    except (KeyError, ValueError, OSError) as error:
-        raise UserError(f"{path}: neither one sample (.npy) nor several as x (.npz): {error}") from None
+    except (KeyError, ValueError, TypeError, OSError, EOFError, MemoryError, BadZipFile, zlib.error) as error:
+        raise UserError(f"{path}: neither one sample (.npy) nor several as x (.npz): {one_line(error)}") from None

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 LOG, HEAD, KEY = "audit.jsonl", "audit.head", "audit.key"
 MODEL = "not unlearned: what the model learned from these samples stays in its parameters"
 """What every line says of the model."""
+_GIVE_KEY = "give the key that signed it with --audit-key FILE"
+_WHICH = "put back a copy of it, or name the folder that 'forget' was given"
 
 
 def load_key(path: Path) -> Ed25519PrivateKey:
@@ -56,25 +58,55 @@ class AuditLog:
         self.path = folder / LOG
         self.head = folder / HEAD
 
+    def key(self, path: Path) -> Ed25519PrivateKey:
+        """Return the key that signs the next line; refuse what could not be signed, before it is done.
+
+        One is made where there is neither key nor log: a log goes on with the key it was begun with.
+        """
+        if not os.access(self.path.parent, os.W_OK):
+            raise UserError(f"{self.path.parent} cannot be written, so nothing can be signed; let its owner do it")
+        lines = self.verify()
+        if lines and not path.exists():
+            raise UserError(f"{path} does not exist, and {self.path} was signed before; {_GIVE_KEY}")
+        key = load_key(path)
+        self._refuse_other(key, lines[-1] if lines else {})
+        return key
+
+    def _refuse_other(self, key: Ed25519PrivateKey, last: Mapping[str, Any]) -> None:
+        if last and last["key"] != public_name(key.public_key()):
+            raise UserError(f"{self.path} was signed with another key than this one; {_GIVE_KEY}")
+
     def append(self, key: Ed25519PrivateKey, what: Mapping[str, Any]) -> str:
         """Add a signed line; return its hash, the receipt."""
         with log_alone(self.path.parent):
             return self._append(key, what)
 
     def _append(self, key: Ed25519PrivateKey, what: Mapping[str, Any]) -> str:
-        content = self.path.read_bytes() if self.path.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1]  # a line that a killed process left half written was never counted
-        lines = whole.splitlines()
+        lines = read_bytes(self.path).splitlines() if self.path.exists() else []
+        self._refuse_other(key, self._check(lines[-1], "the last line") if lines else {})
         when = datetime.now(UTC).isoformat(timespec="seconds")
         place = {"number": len(lines) + 1, "when": when, "previous": hashed(lines[-1]) if lines else ""}
         line = signed(key, {**place, **what, "model": MODEL})
-        write_atomically(self.path, whole + line + b"\n")
+        write_atomically(self.path, b"\n".join([*lines, line, b""]))
         write_atomically(self.head, signed(key, {"lines": len(lines) + 1, "last": hashed(line)}) + b"\n")
         return hashed(line)
+
+    def asked(self) -> list[dict[str, list[str]]]:
+        """Return what the log says was to be forgotten, hashes of samples and subjects; signatures are not checked."""
+        lines = read_bytes(self.path).splitlines() if self.path.exists() else []
+        try:
+            read = [json.loads(line) for line in lines]
+            found = [line["asked"] for line in read if line["act"] == "forget"]
+            return [{kind: [str(h) for h in asked[kind]] for kind in ("samples", "subjects")} for asked in found]
+        except (ValueError, KeyError, TypeError):
+            raise self._broken("it holds lines that are none of ours") from None
 
     def verify(self, trusted: str = "", receipts: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         """Return the lines if all are as they were written, by one key; `trusted` says which that must be."""
         if not self.path.exists() and not self.head.exists():
+            if trusted or receipts:
+                what = f"no line has the receipt {receipts[0]}" if receipts else f"nothing is signed by {trusted}"
+                raise UserError(f"{self.path} does not exist, so {what}; {_WHICH}")
             return []
         lines = read_bytes(self.path).splitlines()
         read = [self._check(line, f"line {k}") for k, line in enumerate(lines, 1)]
@@ -106,7 +138,7 @@ class AuditLog:
         return dict(value)
 
     def _broken(self, why: str) -> UserError:
-        return UserError(f"{self.path} cannot be trusted: {why}")
+        return UserError(f"{self.path} cannot be trusted: {why}; put back a copy, or keep it elsewhere and begin anew")
 
 
 def signed(key: Ed25519PrivateKey, value: Mapping[str, Any]) -> bytes:

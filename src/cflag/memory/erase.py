@@ -14,12 +14,21 @@ from torch import Tensor
 from cflag.data.samples import NOBODY, Samples
 from cflag.errors import UserError
 from cflag.files import checksum, read_bytes
+from cflag.memory.audit import LOG, AuditLog
 from cflag.memory.forgotten import Forgotten, hashes, subject_hash
 from cflag.memory.gate import let_in
-from cflag.memory.homes import Holding, Store, age_in_days, age_in_rounds, homes, stores, today
-
-Limits = tuple[int, float]
-"""For how many rounds and for how many days a sample may be kept; 0 is no limit."""
+from cflag.memory.homes import (
+    Holding,
+    Limits,
+    Store,
+    age_in_days,
+    age_in_rounds,
+    homes,
+    is_server,
+    logged_in,
+    stores,
+    today,
+)
 
 Choose = Callable[[Store, Holding, Samples], Tensor]
 """Says, for each sample of a part of a client's state, whether it goes."""
@@ -31,15 +40,18 @@ class Request:
 
     subjects: tuple[int, ...] = ()
     samples: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
+    """Subjects by hash, as an audit log has them."""
 
     def hashed(self) -> dict[str, list[str]]:
         """Return the request as it may be written down."""
-        return {"subjects": sorted(map(subject_hash, self.subjects)), "samples": sorted(self.samples)}
+        subjects = {*map(subject_hash, self.subjects), *self.again}
+        return {"subjects": sorted(subjects), "samples": sorted(set(self.samples))}
 
 
 @dataclass
 class Erased:
-    """What was taken out, as hashes, and which files were rewritten: checksums before and after."""
+    """What was taken out so far, as hashes, and which files were rewritten: checksums before and after."""
 
     samples: set[str] = field(default_factory=set)
     clients: set[int] = field(default_factory=set)
@@ -48,47 +60,65 @@ class Erased:
     """Files that a killed process left half written."""
     nameless: set[str] = field(default_factory=set)
     """Samples in memories of which nobody knows whose they are, where a subject was asked for."""
+    untold: list[str] = field(default_factory=list)
+    """Homes without a sample yet, where a subject was asked for: nobody can tell whether their source knows any."""
+    begun: bool = False
+    """Whether all was read and found good, so that something may have been changed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {"samples": sorted(self.samples), "clients": sorted(self.clients), "files": self.files,
-                "removed": self.removed}  # fmt: skip
+                "removed": self.removed, "untold": self.untold}  # fmt: skip
 
 
-def forget(folder: Path, request: Request, waiting: Callable[[Path], None]) -> Erased:
+def forget(folder: Path, request: Request, erased: Erased, waiting: Callable[[Path], None]) -> None:
     """Take what a request names out of every state in a folder, and see that it does not come back."""
-    erased = Erased()
-    for home in homes(folder):
+    found = homes(folder)
+    for home in found:  # all before one is changed: who is refused half-way has no idea what was done
+        holdings, _ = _read(home), Forgotten(home)
+        if request.hashed()["subjects"]:
+            _nameless(home, holdings)
+    erased.begun = True
+    for home in found:
         with let_in(home, waiting):
             _forget_at(home, folder, request, erased)
-    return erased
 
 
 def _forget_at(home: Path, folder: Path, request: Request, erased: Erased) -> None:
     holdings = _read(home)
-    if request.subjects:
-        erased.nameless |= _nameless(home, holdings)
     forgotten, hashed = Forgotten(home), request.hashed()
+    if hashed["subjects"]:
+        erased.nameless |= _nameless(home, holdings)
+        if all(holding.samples is None for _, holding in holdings) and not is_server(home):
+            erased.untold.append(str(home.relative_to(folder)))
     forgotten.add(hashed["samples"], hashed["subjects"])  # first: whatever happens next, it does not come back
     _rewrite(folder, holdings, lambda _, __, samples: forgotten.covers(samples), erased)
     _remove_leftovers(folder, home, erased)
 
 
-def expire(folder: Path, limits: Limits, waiting: Callable[[Path], None]) -> Erased:
+def expire(folder: Path, limits: Limits, erased: Erased, waiting: Callable[[Path], None]) -> None:
     """Take out what is kept for as many rounds or days as it may be; with no limits, those of each run's config."""
-    erased, day = Erased(), today()
+    found, day = homes(folder), today()
 
     def old(store: Store, holding: Holding, samples: Samples) -> Tensor:
-        own = store.config.get("memory", {})
-        given = limits if any(limits) else (own.get("expire_rounds", 0), own.get("expire_days", 0))
+        given = limits if any(limits) else store.limits
         return too_old(samples, given, store.rounds, store.done(), holding.dates, day)
 
-    for home in homes(folder):
+    for home in found:
+        Forgotten(home)
+        for store, holding in _read(home):
+            for _, samples in holding.parts():
+                old(store, holding, samples)
+    erased.begun = True
+    for home in found:
         with let_in(home, waiting):
-            if _rewrite(folder, _read(home), old, erased):
-                Forgotten(home).add()
+            before = len(erased.files)
+            try:
+                _rewrite(folder, _read(home), old, erased)
+            finally:  # a running process must not write back what it has in its own memory
+                if len(erased.files) > before:
+                    Forgotten(home).add()
             _remove_leftovers(folder, home, erased)
-    return erased
 
 
 def too_old(samples: Samples, limits: Limits, rounds: int, done: int, dates: dict[str, str], day: date) -> Tensor:
@@ -106,24 +136,22 @@ def _read(home: Path) -> list[tuple[Store, Holding]]:
     return [(store, holding) for store in stores(home) for holding in store.holdings()]
 
 
-def _rewrite(folder: Path, holdings: Sequence[tuple[Store, Holding]], choose: Choose, erased: Erased) -> bool:
-    """Rewrite the states that hold a sample that goes; say whether there was one."""
-    changed = False
+def _rewrite(folder: Path, holdings: Sequence[tuple[Store, Holding]], choose: Choose, erased: Erased) -> None:
+    """Rewrite the states that hold a sample that goes."""
     for store, holding in holdings:
         gone = {prefix: choose(store, holding, samples) for prefix, samples in holding.parts()}
         gone = {prefix: mask for prefix, mask in gone.items() if bool(mask.any())}
         if not gone:
             continue
-        for prefix, samples in holding.parts():
-            if prefix in gone:
-                erased.samples |= set(hashes(samples[gone[prefix]]))
         before = checksum(read_bytes(holding.path))
-        holding.without(gone).write()
-        name = str(holding.path.relative_to(folder))
-        erased.files[name] = [before, checksum(read_bytes(holding.path))]
-        erased.clients.add(holding.client)
-        changed = True
-    return changed
+        try:
+            holding.without(gone).write()
+        finally:  # also where syncing the folder failed, after the file was replaced
+            if (after := checksum(read_bytes(holding.path))) != before:
+                erased.files[str(holding.path.relative_to(folder))] = [before, after]
+                erased.clients.add(holding.client)
+                for prefix, samples in holding.parts():
+                    erased.samples |= set(hashes(samples[gone[prefix]])) if prefix in gone else set()
 
 
 def _remove_leftovers(folder: Path, home: Path, erased: Erased) -> None:
@@ -164,12 +192,30 @@ def find_sample(folder: Path, given: str) -> str:
     return found.pop()
 
 
+def list_of(home: Path) -> Forgotten:
+    """Return a home's list, to go on with; refuse one that lacks what the audit log says was forgotten."""
+    asked = [(folder, request) for folder in logged_in(home) for request in AuditLog(folder).asked()]
+    forgotten = Forgotten(home)  # read after the log: a request is on the list before it is in the log
+    for folder, request in asked:
+        if not forgotten.has(request):
+            raise UserError(
+                f"{forgotten.path} lacks what {folder / LOG} says was forgotten; put it back with: cflag memory forget "
+                f"{folder} --again"
+            )
+    return forgotten
+
+
+def unsigned(folder: Path) -> str:
+    """Return which list of a folder says that something was forgotten; nothing where none does."""
+    lists = [Forgotten(home) for home in homes(folder)]
+    return next((str(known.path) for known in lists if known.samples or known.subjects), "")
+
+
 def broken_promises(folder: Path, asked: Sequence[dict[str, list[str]]]) -> str:
     """Return what is wrong where something that was forgotten is held, or could be taken again; nothing otherwise."""
-    samples, subjects = ({known for request in asked for known in request[kind]} for kind in ("samples", "subjects"))
     for home in homes(folder):
         forgotten = Forgotten(home)
-        if not (samples <= forgotten.samples and subjects <= forgotten.subjects):
+        if not all(forgotten.has(request) for request in asked):
             return f"{forgotten.path} lacks what the audit log says was forgotten"
         for _, holding in _read(home):
             if any(bool(forgotten.covers(part).any()) for _, part in holding.parts()):
@@ -179,8 +225,10 @@ def broken_promises(folder: Path, asked: Sequence[dict[str, list[str]]]) -> str:
 
 def rewrite_all(folder: Path, waiting: Callable[[Path], None]) -> int:
     """Write every state again, as states are written now; return how many there are."""
-    written = 0
-    for home in homes(folder):
+    written, found = 0, homes(folder)
+    for home in found:
+        _read(home)
+    for home in found:
         with let_in(home, waiting):
             for _, holding in _read(home):
                 holding.write()

@@ -8,7 +8,7 @@ the audit log hide samples well and the numbers of subjects hardly.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -70,6 +70,10 @@ class Forgotten:
         write_sealed_json(self.path, {"revision": self.revision + 1, **lists})
         self.look()
 
+    def has(self, request: Mapping[str, Iterable[str]]) -> bool:
+        """Whether all hashes of a request, as the audit log has it, are on the list."""
+        return self.samples.issuperset(request["samples"]) and self.subjects.issuperset(request["subjects"])
+
     def covers(self, samples: Samples) -> Tensor:
         """Return, for each sample, whether it is on the list or its subject is."""
         gone = torch.zeros(len(samples), dtype=torch.bool)
@@ -84,5 +88,10 @@ class Forgotten:
         """Return the samples that are not on the list: the very same where it is empty."""
         if not self.samples and not self.subjects:
             return samples
+        if self.subjects and samples.subject is None and len(samples):
+            raise UserError(
+                f"{self.path}: people are to be forgotten, but these data do not say whose each sample is; start anew "
+                "on data without those people, in another folder (a client: another --state)"
+            )
         gone = self.covers(samples)
         return samples[~gone] if bool(gone.any()) else samples

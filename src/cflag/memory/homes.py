@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,20 @@ from torch import Tensor
 
 from cflag.data.samples import Samples
 from cflag.errors import UserError
-from cflag.files import load_state, read_bytes, read_json, save_states
+from cflag.files import WHAT_TO_DO, load_state, read_bytes, read_json, save_states
 
 FILE = re.compile(r"client-(\d+)\.([0-9a-f]{16})\.(\d+)-(\d+)\.safetensors")
+_SERVER = re.compile(r"server\.[0-9a-f]{16}\.(\d+)-(\d+)\.safetensors")
 _EXPERIMENT = re.compile(r"[0-9a-f]{16}")
 _FIELDS = {field.name for field in fields(Samples)}
+_INNER = ("deployment", "simulation")
+"""The folders in a run folder with the clients that the run itself started."""
+_COPIES = "mlruns"
+"""The folder beside runs in which MLflow keeps copies of their files; they hold no memories."""
+MOST = 10**9
+"""As many rounds or days as anybody may name; what is larger does not fit into a tensor of ages."""
+Limits = tuple[int, float]
+"""For how many rounds and for how many days a sample may be kept; 0 is no limit."""
 PARTS = ("memory.", "state.")
 """Where samples may be in a client's state: its memory, and what its method keeps."""
 
@@ -52,17 +62,39 @@ class Store:
     @property
     def rounds(self) -> int:
         """How many rounds a task has."""
-        return int(self.config["rounds"])
+        return int(self._number("rounds", self.config.get("rounds"), 1, whole=True))
+
+    @property
+    def limits(self) -> Limits:
+        """The experiment's own limits to how long a sample is kept."""
+        own = self.config.get("memory", {})
+        if not isinstance(own, dict):
+            raise UserError(f"{self.config_file}: memory = {own!r} must be a table of settings; correct it")
+        rounds = self._number("memory.expire_rounds", own.get("expire_rounds", 0), 0, whole=True)
+        return int(rounds), self._number("memory.expire_days", own.get("expire_days", 0), 0, whole=False)
+
+    def _number(self, name: str, value: object, least: int, whole: bool) -> float:
+        """Return a number of the config; people may have edited the file."""
+        kinds: tuple[type, ...] = (int,) if whole else (int, float)
+        if type(value) not in kinds or not is_between(value, least):
+            kind = "whole number" if whole else "number"
+            raise UserError(f"{self.config_file}: {name} = {value!r} must be a {kind} from {least}; correct it")
+        assert isinstance(value, int | float)
+        return value
 
     def done(self) -> int:
         """Return how many rounds are finished; a client of a fleet knows which one it was last asked in."""
-        metrics, status = self.path.parent / "metrics.jsonl", self.path / "status.json"
-        if self.path.name == "checkpoint":
-            return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        if self.path.name == "checkpoint":  # the metrics have a line more while a round is being written down
+            found = [_SERVER.fullmatch(path.name) for path in self.path.glob("server.*")]
+            return max(((int(m[1]) - 1) * self.rounds + int(m[2]) for m in found if m), default=0)
+        status = self.path / "status.json"
         if not status.is_file():
             return 0
         where = read_json(status)
-        return (int(where["task"]) - 1) * self.rounds + int(where["round"]) - 1
+        try:
+            return (int(where["task"]) - 1) * self.rounds + int(where["round"]) - 1
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"{status} is damaged: it does not say how far the client is; {WHAT_TO_DO}") from None
 
     def files(self) -> list[Path]:
         """Return the clients' state files, of all generations."""
@@ -95,29 +127,60 @@ def _position(path: Path) -> tuple[int, int]:
     return int(match[3]), int(match[4])
 
 
+def is_between(value: Any, least: float) -> bool:
+    """Whether a number is one that rounds and days can be compared with."""
+    return least <= value <= MOST and isfinite(value)
+
+
 def homes(folder: Path) -> list[Path]:
-    """Return the homes in a folder: a run with the clients it started, a client's state, or several runs."""
+    """Return the homes in a folder: a run with the clients it started, a client's state, or several, at any depth."""
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder")
     if (folder / "config.toml").is_file():
         return _homes_of_run(folder)
-    if _experiments(folder) or (folder / ".lock").exists():
-        return [folder]
-    runs = sorted(path.parent for path in folder.glob("*/config.toml"))
-    if not runs:
+    found = _found(folder, {folder.resolve()})
+    if not found:
         raise UserError(f"{folder} holds no memory: it is neither a run folder nor the --state folder of a client")
-    return [home for run in runs for home in homes(run)]
+    return found
+
+
+def _found(folder: Path, seen: set[Path]) -> list[Path]:
+    """Return the homes in a folder, each once: what is in a run is the run's, and a link may lead anywhere."""
+    if (folder / "config.toml").is_file() and any((folder / name).exists() for name in ("checkpoint", "experiment")):
+        return _homes_of_run(folder)  # other programs have a config.toml, too: nothing is written beside theirs
+    if _experiments(folder):
+        return [folder]
+    found: list[Path] = []
+    folders = [path for path in folder.iterdir() if path.is_dir() and path.name != _COPIES]
+    for inner in sorted(folders, key=lambda path: (path.is_symlink(), path)):
+        if (real := inner.resolve()) not in seen:
+            seen.add(real)
+            found += _found(inner, seen)
+    if not found and (folder / ".lock").exists():  # a client that was not asked yet
+        return [folder]
+    return found
 
 
 def _homes_of_run(folder: Path) -> list[Path]:
     """Return a run folder and those of the clients in it; refuse what would be searched in vain."""
     if _EXPERIMENT.fullmatch(folder.name) and not (folder / "checkpoint").is_dir():
         raise UserError(f"{folder} is one experiment of a client; give the client's --state folder, {folder.parent}")
-    inner = [path for name in ("deployment", "simulation") for path in sorted((folder / name).glob("client-*"))]
+    inner = [path for name in _INNER for path in sorted((folder / name).glob("client-*"))]
     clients = [path for path in inner if path.is_dir()]
-    if not clients and stores(folder)[0].config.get("engine") == "flower":
+    if not clients and is_server(folder):
         raise UserError(f"{folder} is a server's: memories are at its clients; do it there, with their --state folders")
     return [folder, *clients]
+
+
+def is_server(home: Path) -> bool:
+    """Whether a home is a server's run, whose memories are at its clients."""
+    return (home / "config.toml").is_file() and stores(home)[0].config.get("engine") == "flower"
+
+
+def logged_in(home: Path) -> list[Path]:
+    """Return the folders whose audit log tells of a home: its own and, of a client that a run started, the run's."""
+    run = home.absolute().parent.parent
+    return [home, run] if home.absolute().parent.name in _INNER else [home]
 
 
 def stores(home: Path) -> list[Store]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from cflag.conversation import RoundContext
 from cflag.data.samples import Samples
 from cflag.memory.base import Memory, MemoryOptions
-from cflag.memory.erase import too_old
+from cflag.memory.erase import list_of, too_old
 from cflag.memory.forgotten import Forgotten
 from cflag.memory.homes import today
 
@@ -24,7 +24,8 @@ class Keeper:
 
     def watch(self, home: Path, client: int | None = None) -> None:
         """From now on follow a home's list: for one client, or for all that have none of their own."""
-        self.lists.setdefault(client, Forgotten(home))
+        if client not in self.lists:
+            self.lists[client] = list_of(home)
 
     def look(self) -> bool:
         """Read lists that changed; say whether one did."""
