@@ -111,7 +111,6 @@ def test_without_its_package_the_line_says_what_to_install(
 
 
 def test_a_plugins_logger_gets_every_round_and_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_parts", dict(registry._parts))  # other tests do not know it
     (tmp_path / "plugin.py").write_text("""
 import json
 
