@@ -26,6 +26,9 @@ FLAGS = [f"--set={k}={v}" for k, v in QUICK.items()]
 @pytest.mark.parametrize("method", registry.names("method"))
 def test_every_method_declares_a_space_that_its_settings_accept(method: str) -> None:
     space = registry.get("method", method).search_space
+    if method == "ncm":
+        assert not space, "it has no settings"
+        return
     assert space
     search = Search(method, RAW, seed=1)
     for corner in (0, -1):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from cflag.methods.base import require_positive
+from cflag.methods.base import SearchSpace, require_positive
 from cflag.methods.sums import Sums
 from cflag.registry import register
 
@@ -30,6 +31,7 @@ class Ridge(Sums):
     Settings = RidgeSettings
     settings: RidgeSettings
     squares = True
+    search_space: ClassVar[SearchSpace] = {"strength": (1e-4, 1.0)}
 
     def prepared(self, x: Tensor) -> Tensor:
         """Return features with a one in front, for the offset."""

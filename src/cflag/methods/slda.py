@@ -6,11 +6,13 @@ The original updates its covariance sample by sample; sums over a task's samples
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from cflag.errors import UserError
+from cflag.methods.base import SearchSpace
 from cflag.methods.sums import Sums, class_means
 from cflag.registry import register
 
@@ -34,6 +36,7 @@ class Slda(Sums):
     Settings = SldaSettings
     settings: SldaSettings
     squares = True
+    search_space: ClassVar[SearchSpace] = {"shrink": (1e-3, 0.5)}
 
     def classifier(self, counts: Tensor, sums: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
         """Σ = (Σ x xᵀ − Σ_c n_c μ_c μ_cᵀ) / n, shrunk towards a multiple of the identity."""
