@@ -180,10 +180,9 @@ def test_class_counts_are_those_of_the_clients_samples(tmp_path: Path) -> None:
         for label, counts in task.items():
             mine = [int((experiment.benchmark.train(client, k).y == label).sum()) for client in range(3)]
             assert counts == mine
-    RunFolder(folder).describe_data(tasks)  # again
-    with pytest.raises(UserError, match="of other data than this run's"):
-        RunFolder(folder).describe_data([])
-    assert RunFolder(folder).class_counts() == tasks
+    written = (folder / "benchmark.json").stat().st_mtime_ns
+    RunFolder(folder).describe_data(tasks)
+    assert (folder / "benchmark.json").stat().st_mtime_ns == written
 
 
 class Logging:
