@@ -34,7 +34,7 @@ from rich.table import Table
 
 from benchmarks.faults import same_state
 from benchmarks.fleet_faults import FLEET_KINDS, run_fleet
-from benchmarks.injection import Operations, Strike, disk_full
+from benchmarks.injection import Operations, Strike, disk_full, flip_bit
 from cflag import run
 from cflag.cli import main as cflag
 from cflag.errors import UserError
@@ -207,11 +207,7 @@ def flip_bits(kind: str, draw: random.Random, faults: int, folder: Path) -> Case
     for _ in range(faults):
         shutil.rmtree(out)
         shutil.copytree(stopped, out)
-        path = draw.choice(files)
-        content = bytearray(path.read_bytes())
-        bit = draw.randrange(8 * len(content))
-        content[bit // 8] ^= 1 << bit % 8
-        (out / path.relative_to(stopped)).write_bytes(content)
+        flip_bit(out / draw.choice(files).relative_to(stopped), draw)
         case.injected += 1
         code = go_on(out, None, errors)
         if code:

@@ -14,7 +14,7 @@ import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from tests.support.grid import Fleet, Node
 
-from benchmarks.injection import Operations, disk_full
+from benchmarks.injection import Operations, disk_full, flip_bit
 from cflag.engines.flower.messages import pack, unpack
 from cflag.engines.flower.server import exchange
 from cflag.errors import CflagError
@@ -165,7 +165,7 @@ class Saboteur:
             self.injected -= 1
             return answer(message)
         path = self.draw.choice(files)
-        whole, damaged = _flip(path, self.draw)
+        whole, damaged = flip_bit(path, self.draw)
 
         def repair() -> None:
             if path.exists() and path.read_bytes() == damaged:
@@ -209,18 +209,8 @@ class Saboteur:
         if len(checkpoints) < 2:
             self.injected -= 1
             return answer(message)
-        _flip(checkpoints[0], self.draw)
+        flip_bit(checkpoints[0], self.draw)
         return self._kill_server(node, message, answer)
-
-
-def _flip(path: Path, draw: random.Random) -> tuple[bytes, bytes]:
-    """Change one bit of a file; return what it was and what it is now."""
-    whole = path.read_bytes()
-    damaged = bytearray(whole)
-    bit = draw.randrange(8 * len(whole))
-    damaged[bit // 8] ^= 1 << bit % 8
-    path.write_bytes(damaged)
-    return whole, bytes(damaged)
 
 
 def _trail(state: Path) -> Any:

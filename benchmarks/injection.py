@@ -1,11 +1,13 @@
-"""Faults at file operations: the n-th one kills the process, or finds the disk full."""
+"""Faults at file operations: the n-th one kills the process, or finds the disk full; and bits that flip."""
 
 from __future__ import annotations
 
 import builtins
 import errno
 import os
+import random
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -93,3 +95,13 @@ class _Written:
 def disk_full() -> None:
     """What the system says when there is no space."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
+
+
+def flip_bit(path: Path, draw: random.Random) -> tuple[bytes, bytes]:
+    """Change one bit of a file; return what it was and what it is now."""
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    bit = draw.randrange(8 * len(whole))
+    damaged[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(damaged)
+    return whole, bytes(damaged)

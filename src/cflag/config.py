@@ -117,7 +117,7 @@ FIRST = ("method", "source", "scenario", "clients", "tasks", "rounds", "seed", "
 AT_LEAST_1 = ("tasks", "clients", "rounds", "batch", "min_samples", "eval_every", "table_bytes", "min_clients")
 AT_LEAST_0 = ("samples_per_class", "test_per_class", "image_size", "steps", "width", "workers", "seed")
 LEAST = {**dict.fromkeys(AT_LEAST_1, 1), **dict.fromkeys(AT_LEAST_0, 0)}
-MOST = {"image_size": 2**14, "epochs": 1e9, "steps": 10**9, "rounds": 10**9}
+MOST = {"image_size": 2**14, "epochs": 1e9, "steps": 10**9, "rounds": 10**9, "width": 2**20}
 """Beyond these, numbers of steps and of pixels are none."""
 
 

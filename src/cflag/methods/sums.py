@@ -7,6 +7,7 @@ drift, and nothing is forgotten. Features are what the model's last dense layer 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +22,7 @@ from cflag.methods.base import Method
 from cflag.server import Server
 
 
-class Sums(Method):
+class Sums(Method, ABC):
     """Keeps, for all classes so far, how many samples there were and the sum of their features."""
 
     squares: ClassVar[bool] = False
@@ -54,9 +55,9 @@ class Sums(Method):
         """Return features as the method wants them."""
         return x
 
+    @abstractmethod
     def classifier(self, counts: Tensor, sums: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights (classes, d) and offsets of linear scores, from the sums so far."""
-        raise NotImplementedError
 
     def eval_payload(self, server: Server) -> dict[str, Value | None]:
         """The linear scores, and which classes were seen."""
