@@ -22,6 +22,7 @@ from cflag.backbones.efficientnet import STAGES, efficientnet_lite
 from cflag.backbones.features import BATCH, Extractor
 from cflag.data.source import Source
 from cflag.errors import UserError
+from cflag.files import load_state
 from cflag.launch import resume
 from cflag.models.layers import ModelOptions
 from cflag.models.resnet import resnet18
@@ -103,6 +104,14 @@ def test_whatever_decides_them_has_features_of_its_own(change: str, tmp_path: Pa
     module.seen = 0
     features(source, module, 9 if change == "size" else 8, folder=tmp_path, **options)
     assert module.seen == (48 if change == "pictures" else 80)
+
+
+def test_half_precision_is_kept_in_half_the_space(tmp_path: Path) -> None:
+    whole, half = (counted(Means(), tmp_path / str(h), pictures(), half=h).train.x for h in (False, True))
+    assert torch.equal(half, whole.half().float())
+    assert not torch.equal(half, whole)
+    kinds = {load_state(file)["features"].dtype for file in (tmp_path / "True").rglob("*.safetensors")}
+    assert kinds == {torch.float16}
 
 
 def test_an_interrupted_extraction_goes_on_and_a_damaged_block_is_made_again(
