@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from cflag.commands.common import Commands
     from cflag.compare import Job
+    from cflag.paper.cells import Campaign
 
 SEEDS = "1234,1235,1236"
 
@@ -30,10 +31,11 @@ def add_reproduce(commands: Commands) -> None:
         "Names: cflag list campaigns.",
     )
     reproduce.add_argument("name", metavar="NAME", help="for example table-iid; 'all' for everything")
-    reproduce.add_argument("--scale", choices=tuple(SCALES), default="small",
+    reproduce.add_argument("--scale", choices=tuple(SCALES),
                            help="smoke: seconds a run, to try things out; small: the paper's protocol with a small "
-                           "network, one to two minutes a run; cpu: a night; paper: the paper's own settings "
-                           "(default: small)")  # fmt: skip
+                           "network, one to two minutes a run; cpu: a night; paper: the paper's own settings; "
+                           "pretrained: on features, half a minute a run (default: small, or the only one "
+                           "that NAME has)")  # fmt: skip
     reproduce.add_argument("--methods", metavar="NAME,NAME,...", help="only these (default: all of the table)")
     reproduce.add_argument("--sources", metavar="NAME,NAME,...", help="only these data sets (default: all)")
     reproduce.add_argument("--seeds", default=SEEDS, metavar="N,N,...")
@@ -92,8 +94,9 @@ def _reproduce(args: argparse.Namespace) -> None:
     seeds = [seed_of(text) for text in names_in("--seeds", args.seeds)]
     methods = names_in("--methods", args.methods) if args.methods else []
     sources = names_in("--sources", args.sources) if args.sources else []
-    everything = [campaign for campaign in CAMPAIGNS.values() if args.scale in campaign.scales]
-    campaigns = everything if args.name == "all" else [find_campaign(args.name)]
+    named = list(CAMPAIGNS.values()) if args.name == "all" else [find_campaign(args.name)]
+    args.scale = args.scale or _usual_scale(named)
+    campaigns = [campaign for campaign in named if args.name != "all" or args.scale in campaign.scales]
     campaigns = [chosen(campaign, args.scale, methods, sources) for campaign in campaigns]
     out = args.out or default_out(args.scale)
     if args.dry_run:
@@ -119,6 +122,12 @@ def _reproduce(args: argparse.Namespace) -> None:
             console.print(str(path), highlight=False, soft_wrap=True)
     for line in failed.values():
         console.print(f"failed: {line}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _usual_scale(campaigns: Sequence[Campaign]) -> str:
+    """Return the scale that is meant where none is named: that of a single study, or small."""
+    scales = {scale for campaign in campaigns for scale in campaign.scales}
+    return scales.pop() if len(scales) == 1 else "small"
 
 
 def _estimate(console: Console, jobs: Sequence[Job], at_once: int, out: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from cflag.errors import unknown
 from cflag.paper.cells import DATA_SETS, IID, NON_IID, Campaign, Cell
+from cflag.paper.pretrained import PRETRAINED
 from cflag.paper.studies import STUDIES
 from cflag.paper.variants import CLASS_ROWS, PAPERS_OWN, TASK_ROWS
 
@@ -63,7 +64,7 @@ PAPERS: dict[str, Campaign] = {
     )
 }  # fmt: skip
 """What the paper shows."""
-CAMPAIGNS = PAPERS | STUDIES
+CAMPAIGNS = PAPERS | STUDIES | PRETRAINED
 
 
 def find_campaign(name: str) -> Campaign:

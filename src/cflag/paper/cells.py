@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 from cflag.compare import Budget, Job, Price, equal_cost, price, stand_in
 from cflag.config import Config, load_raw, merge, resolve
 from cflag.errors import UserError, unknown
-from cflag.paper.scales import SCALES
+from cflag.paper.scales import PROTOCOL, SCALES
 from cflag.paper.variants import PAPERS_OWN, VARIANTS, Variant
 
 SEEDS = (1234, 1235, 1236)
@@ -50,8 +50,9 @@ class Cell:
 
     def preset(self, scale: str) -> str:
         """Return the name of the preset that it stands on."""
-        scenario = "-class" if self.settings.get("scenario") == "class" else ""
-        return f"{self.source}{scenario}-{scale}"
+        usual = SCALES[scale].scenario
+        scenario = self.settings.get("scenario", usual)
+        return f"{self.source}{'' if scenario == usual else f'-{scenario}'}-{scale}"
 
     def raw(self, scale: str) -> dict[str, Any]:
         """Return the config's values at a scale; shares of the memory become samples."""
@@ -86,13 +87,14 @@ class Cell:
         if self.budget == "rounds":
             return configs
         payer = {self.payer: self._config(raw, VARIANTS[self.payer], scale)}
-        priced = equal_cost(payer | configs, self.budget, _price)
-        return {name: priced[name] for name in configs}
+        paying = {name: config for name, config in configs.items() if not VARIANTS[name].rounds}
+        return configs | {k: v for k, v in equal_cost(payer | paying, self.budget, _price).items() if k in configs}
 
     def _config(self, raw: dict[str, Any], variant: Variant, scale: str) -> Config:
         rate = self.rate or SCALES[scale].rates.get(variant.name, {}).get(self.preset(scale))
-        rates = [] if rate is None else variant.at_rate(rate)
-        return resolve(merge(raw, [("method", variant.method), *variant.settings, *rates, ("workers", 1)]))
+        own = [] if rate is None else variant.at_rate(rate)
+        own += [("rounds", variant.rounds), ("eval_every", variant.rounds)] if variant.rounds else []
+        return resolve(merge(raw, [("method", variant.method), *variant.settings, *own, ("workers", 1)]))
 
     def jobs(self, scale: str, seeds: Sequence[int], out: Path) -> dict[str, list[Job]]:
         """Return each row's runs, one per seed, in folders named after their settings."""
@@ -107,7 +109,8 @@ class Cell:
 
 @cache
 def _stand_ins_price(config: Config, budget: Budget) -> Price:
-    return price(stand_in(config, width=32), budget)  # about as many parameters as the CNN of scale small
+    small = config if config.backbone else stand_in(config, width=32)  # about as many parameters as scale small's CNN
+    return price(small, budget)
 
 
 def _price(config: Config, budget: Budget) -> Price:
@@ -121,12 +124,12 @@ class Campaign:
 
     name: str
     title: str
-    kind: Literal["table", "tasks", "sweep", "gamma", "rates", "parts", "cost"]
+    kind: Literal["table", "tasks", "sweep", "gamma", "rates", "parts", "cost", "rows"]
     cells: tuple[Cell, ...]
     axis: str = ""
     base: str = ""
     """The row that a study compares the others with."""
-    scales: tuple[str, ...] = tuple(SCALES)
+    scales: tuple[str, ...] = PROTOCOL
     """Where it makes sense."""
     own_seeds: tuple[int, ...] = ()
     """Its seeds whatever is asked for, where no table may see them."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PLAIN = ("table", "rates")
+PLAIN = ("table", "rates", "rows")
 """Kinds of campaigns without a figure."""
 Pick = Callable[[CellResult], Spread | None]
 

@@ -17,6 +17,10 @@ class Scale:
     """The rates, by variant and preset, of variants that share their method's table in the preset with another."""
     evidence: bool = True
     """Whether its runs say anything about the paper."""
+    scenario: str = "task"
+    """The scenario of presets that have none in their names."""
+    protocol: bool = True
+    """Whether it runs the paper's tables and figures; otherwise only studies of its own."""
 
 
 SCALES = {
@@ -36,7 +40,16 @@ SCALES = {
         cflag=("cflag-sgd",),
     ),
     "paper": Scale("the paper's own settings", cflag=("cflag-paper", "cflag")),
+    "pretrained": Scale(
+        "softmax regression on frozen features of EfficientNet-Lite0 (docs/pretrained.md), 100 images a class, 20 "
+        "rounds of two epochs, batch 32, SGD, memory 100/50, class-incremental unless told",
+        cflag=("cflag",),
+        scenario="class",
+        protocol=False,
+    ),
 }
+PROTOCOL = tuple(name for name, scale in SCALES.items() if scale.protocol)
+"""The scales at which the paper's tables and figures are run."""
 EVIDENCE = {name: scale for name, scale in SCALES.items() if scale.evidence}
 """The scales that the ledger knows."""
 EXACT = "paper"

@@ -11,9 +11,9 @@ RATES = (3e-4, 1e-3, 3e-3)
 RATES_SEED, RATES_ROUNDS = 7, 4
 """A seed outside of every table, and fewer rounds than any has."""
 MORE_ROWS = ("cflag-sgd", "cflag-shared", "agem", "derpp", "joint")
+"""Rows of ours that the paper does not have."""
 TAIL_ROWS = ("replay-tail", "cflag-shared-tail")
 """The leaders with the average of a task's last models, where there are enough of them."""
-"""Rows of ours that the paper does not have."""
 ALL_ROWS = tuple(dict.fromkeys((*TASK_ROWS, *CLASS_ROWS, *MORE_ROWS)))
 AT = ("small",)
 """The scale that our studies are about."""
@@ -21,7 +21,8 @@ BUDGETS: dict[Budget, tuple[int, ...]] = {"gradients": (1, 3, 10), "rounds": (10
 """How many rounds of replay, per task, a budget is worth."""
 
 
-def _ends(name: str, zeta: float) -> str:
+def ends(name: str, zeta: float) -> str:
+    """Return a benchmark's name with its ζ."""
     return f"{name}-{'iid' if zeta == IID else f'ζ={zeta:g}'}"
 
 
@@ -29,7 +30,7 @@ def _rates() -> tuple[Cell, ...]:
     """Every method with every rate, on every source and in every scenario, at both ends of the tables' ζ."""
     benchmarks = [(source, "task") for source in DATA_SETS] + [(source, "class") for source in DATA_SETS[:2]]
     return tuple(
-        Cell(_ends(f"{source}-{scenario}", zeta), source,
+        Cell(ends(f"{source}-{scenario}", zeta), source,
              {"scenario": scenario, "zeta": zeta, "rounds": RATES_ROUNDS, "eval_every": RATES_ROUNDS},
              ALL_ROWS, at=rate, rate=rate)
         for source, scenario in benchmarks
@@ -40,14 +41,14 @@ def _rates() -> tuple[Cell, ...]:
 
 def _parts() -> tuple[Cell, ...]:
     rows = ("finetune", PAPERS_OWN, *(part.name for part in PARTS))
-    return tuple(Cell(_ends("cifar10", zeta), "cifar10", {"zeta": zeta}, rows) for zeta in (IID, 1.0, NON_IID))
+    return tuple(Cell(ends("cifar10", zeta), "cifar10", {"zeta": zeta}, rows) for zeta in (IID, 1.0, NON_IID))
 
 
 def _cost(budget: Budget) -> tuple[Cell, ...]:
     """All methods for the same gradients, rounds or bytes; ten rounds of replay are the largest budget."""
     rows = {rounds: (*ALL_ROWS, *(TAIL_ROWS if rounds >= 10 else ())) for rounds in BUDGETS[budget]}
     return tuple(
-        Cell(_ends("cifar10", zeta), "cifar10", {"zeta": zeta, "rounds": rounds}, rows[rounds], at=rounds,
+        Cell(ends("cifar10", zeta), "cifar10", {"zeta": zeta, "rounds": rounds}, rows[rounds], at=rounds,
              budget=budget)
         for zeta in (IID, 0.3, NON_IID)
         for rounds in BUDGETS[budget]
@@ -58,7 +59,7 @@ def _shared_parts() -> tuple[Cell, ...]:
     """C-FLAG-Shared, changed in one thing, for the gradients of three rounds of replay; replay beside it."""
     rows = ("replay", "cflag-shared", *(part.name for part in SHARED_PARTS))
     return tuple(
-        Cell(_ends("cifar10", zeta), "cifar10", {"zeta": zeta, "rounds": 3}, rows, budget="gradients")
+        Cell(ends("cifar10", zeta), "cifar10", {"zeta": zeta, "rounds": 3}, rows, budget="gradients")
         for zeta in (IID, 0.3, NON_IID)
     )
 

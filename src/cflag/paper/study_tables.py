@@ -13,7 +13,7 @@ from cflag.paper.summary import CellResult, Summary
 from cflag.paper.variants import label
 from cflag.results.intervals import interval
 
-STUDIES = ("rates", "parts", "cost")
+STUDIES = ("rates", "parts", "cost", "rows")
 """Kinds of campaigns that have tables of their own."""
 LOST = "lost"
 """Stands for runs that could not be finished."""

@@ -20,6 +20,8 @@ class Variant:
     settings: tuple[tuple[str, Any], ...] = ()
     rates: tuple[str, ...] = ("lr",)
     """The settings of the method that hold its rate; several are set to the same value (the paper's α = β)."""
+    rounds: int = 0
+    """Rounds of its own, where more would be no use or are no matter: a yardstick that no budget is shared with."""
 
     def at_rate(self, rate: float) -> list[tuple[str, Any]]:
         """Return the settings with which it runs at a rate."""
@@ -49,6 +51,10 @@ OTHERS = (
     Variant("agem", "A-GEM-FL", "agem", None),
     Variant("derpp", "DER++-FL", "derpp", None),
     Variant("joint", "joint training", "joint", None),
+    Variant("ncm", "nearest class mean", "ncm", None, rates=(), rounds=1),
+    Variant("slda", "streaming LDA", "slda", None, rates=(), rounds=1),
+    Variant("ridge", "ridge regression", "ridge", None, rates=(), rounds=1),
+    Variant("probe", "offline linear probe", "finetune", None, (("tasks", 1), ("clients", 1)), rounds=50),
 )  # fmt: skip
 
 

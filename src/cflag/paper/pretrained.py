@@ -1,0 +1,95 @@
+"""Our questions to pretrained features: which rates, what leads at equal cost, what C-FLAG needs where L is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cflag.compare import Budget
+from cflag.paper.cells import IID, NON_IID, Campaign, Cell
+from cflag.paper.studies import RATES as ADAM_RATES
+from cflag.paper.studies import RATES_SEED, ends
+
+RATES = (0.05, 0.15, 0.5, 1.5)
+"""The rates of SGD that every method may choose from."""
+RATES_ROUNDS = 10
+SGD_ROWS = (
+    "finetune",
+    "ewc",
+    "lwf",
+    "icarl",
+    "nccl",
+    "fedtrack",
+    "replay",
+    "agem",
+    "derpp",
+    "joint",
+    "cflag",
+    "cflag-sgd",
+)
+ADAM_ROWS = ("cflag-shared",)
+YARDSTICKS = ("ncm", "slda", "ridge")
+TRAINED = (*SGD_ROWS, *ADAM_ROWS)
+ALL_ROWS = (*TRAINED, *YARDSTICKS)
+AT = ("pretrained",)
+BUDGETS: dict[Budget, tuple[int, ...]] = {"rounds": (20,), "gradients": (5, 20), "bytes": (20,)}
+"""How many rounds of replay, per task, a budget is worth."""
+FEW: dict[str, Any] = {}
+MANY: dict[str, Any] = {"clients": 50, "memory.per_task": 40}
+"""Fifty clients with a tenth of the samples each, and a tenth of the memory: the same number of samples in all."""
+
+
+def _rates() -> tuple[Cell, ...]:
+    """Every method with every rate of its optimizer, in both scenarios, at both ends of ζ."""
+    kinds = [*((rate, SGD_ROWS) for rate in RATES), *((rate, ADAM_ROWS) for rate in ADAM_RATES)]
+    return tuple(
+        Cell(ends(f"cifar100-{scenario}", zeta), "cifar100",
+             {"scenario": scenario, "zeta": zeta, "rounds": RATES_ROUNDS, "eval_every": RATES_ROUNDS},
+             rows, at=rate, rate=rate)
+        for scenario in ("class", "task")
+        for zeta in (IID, NON_IID)
+        for rate, rows in kinds
+    )  # fmt: skip
+
+
+def _cost(budget: Budget) -> tuple[Cell, ...]:
+    """All methods for what so many rounds of replay cost, with few clients and with many."""
+    rows = ALL_ROWS if budget == "rounds" else TRAINED
+    return tuple(
+        Cell(ends(f"cifar100-{settings.get('clients', 5)}-clients", zeta), "cifar100",
+             {"zeta": zeta, "rounds": rounds, "eval_every": rounds, **settings},
+             (*rows, "probe") if settings == FEW and budget == "rounds" else rows, at=rounds, budget=budget)
+        for settings in (FEW, MANY)
+        for zeta in (IID, NON_IID)
+        for rounds in BUDGETS[budget]
+    )  # fmt: skip
+
+
+OTHER_BENCHMARKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "cifar100, task-incremental": ("cifar100", {"scenario": "task"}),
+    "cifar100, 10 × 10 classes": ("cifar100", {"tasks": 10}),
+    "cifar10": ("cifar10", {}),
+    "tiny-imagenet": ("tiny-imagenet", {}),
+}
+
+
+def _others() -> tuple[Cell, ...]:
+    """Other sequences and data sets, at equal rounds."""
+    return tuple(
+        Cell(ends(name, zeta), source, {"zeta": zeta, **settings}, ALL_ROWS)
+        for name, (source, settings) in OTHER_BENCHMARKS.items()
+        for zeta in (IID, NON_IID)
+    )
+
+
+PRETRAINED: dict[str, Campaign] = {
+    c.name: c
+    for c in (
+        Campaign("pretrained-rates", "On pretrained features: which rate each method gets", "rates", _rates(),
+                 scales=AT, own_seeds=(RATES_SEED,)),
+        *(Campaign(f"pretrained-{budget}", f"On pretrained features, at equal {budget}", "cost", _cost(budget),
+                   budget, base="replay", scales=AT)
+          for budget in BUDGETS),
+        Campaign("pretrained-others", "On pretrained features: other tasks and data sets, at equal rounds", "rows",
+                 _others(), base="replay", scales=AT),
+    )
+}  # fmt: skip
