@@ -65,6 +65,7 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
             "fedtrack",
             "agem",
             "derpp",
+            "er-ace",
             "lwf",
             "joint",
             "icarl",

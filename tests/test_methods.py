@@ -311,6 +311,31 @@ def test_derpp_stores_the_global_models_logits_and_pulls_towards_them(tmp_path: 
     assert float(back.sum()) > 0  # all parameters were moved up; the pull is down, so the direction is up
 
 
+@pytest.mark.parametrize("scenario", ["class", "task"])
+def test_er_ace_learns_current_labels_over_their_own_outputs_only(scenario: str) -> None:
+    """The mean of the samples' gradients, each over its open outputs: the current task's own, or all there are."""
+    quick = {**QUICK, "method": "er-ace", "workers": 1, "scenario": scenario, "memory": {"per_task": 20, "sample": 5}}
+    config = resolve(merge(load_raw("digits"), flatten(quick)))
+    experiment = Experiment(config)
+    host, learner = experiment.host(), experiment.learner
+    engine, server = LocalEngine(host, 1), experiment.server()
+    server.sizes = {c: experiment.benchmark.size(c, 0) for c in range(5)}
+    engine.converse(experiment.method.end_task(server), server)
+    client = host.client(0, 1)
+    client.begin_question("local_steps", RoundContext(1, 0, 1, 5))
+    batch, now, old = client.data[:8], experiment.spec.tasks[1], experiment.spec.tasks[0]
+    past = client.memory.draw(client.rng("replay"), 8)
+    assert past is not None
+    direction = experiment.method.direction(client, batch)
+    total = 0.0
+    for samples, open_ in ((batch, now), (past, old if scenario == "task" else (*old, *now))):
+        outputs = learner.model(learner.normalise(samples.x))[:, list(open_)]
+        labels = torch.tensor([open_.index(int(y)) for y in samples.y])
+        total += torch.nn.functional.cross_entropy(outputs, labels, reduction="sum")
+    expected = torch.autograd.grad(total / (len(batch) + len(past)), list(learner.model.parameters()))
+    torch.testing.assert_close(direction, torch.cat([g.flatten() for g in expected]), rtol=1e-5, atol=1e-7)
+
+
 def test_logits_survive_a_restart(tmp_path: Path) -> None:
     samples = Samples(torch.zeros(2, 3), torch.tensor([0, 1]), torch.zeros(2, dtype=torch.long), torch.ones(2, 4))
     memory = Ring(MemoryOptions())

@@ -20,7 +20,7 @@ from cflag.paper.cells import DATA_SETS, SEEDS, Campaign, Cell, chosen
 from cflag.paper.figures import draw
 from cflag.paper.present import as_markdown, shown
 from cflag.paper.reproduce import _gradients, _synthesis, estimate
-from cflag.paper.scales import SCALES
+from cflag.paper.scales import PROTOCOL, SCALES
 from cflag.paper.summary import CellResult, Summary, printed, printed_row, summarise
 from cflag.paper.variants import VARIANTS
 from cflag.presets import preset_names
@@ -47,7 +47,7 @@ def test_every_printed_number_has_a_cell_that_reproduces_it() -> None:
         for group, rows in groups.items():
             for row, values in rows.items():
                 assert all(isinstance(value, float) for value in values), "42 would lose its digits; write 42.00"
-                for scale in SCALES:
+                for scale in PROTOCOL:
                     fits = [v for c in cells if c.group == group for v in c.variants(scale)
                             if row == printed_row(table, v, c.at)]  # fmt: skip
                     assert len(fits) == 1, (table, group, row, scale)
@@ -76,7 +76,7 @@ def test_presets_exist_for_every_source_and_scale() -> None:
             assert f"{source}-{scale}" in preset_names()
     for campaign in ("table-class-iid", "table-class-noniid"):
         for cell in find_campaign(campaign).cells:
-            for scale in SCALES:
+            for scale in PROTOCOL:
                 assert cell.raw(scale)["scenario"] == "class"
 
 
@@ -136,7 +136,7 @@ def test_campaigns_share_runs() -> None:
 
 def test_memory_sweeps_keep_their_shares_at_every_scale() -> None:
     for cell in find_campaign("figure-memory-sample").cells:
-        for scale in SCALES:
+        for scale in PROTOCOL:
             memory = cell.raw(scale)["memory"]
             assert memory["sample"] / memory["per_task"] == pytest.approx((cell.at or 0) / 400, abs=0.01)
     for cell in find_campaign("figure-memory-size").cells:

@@ -9,26 +9,16 @@ from cflag.paper.cells import IID, NON_IID, Campaign, Cell
 from cflag.paper.studies import RATES as ADAM_RATES
 from cflag.paper.studies import RATES_SEED, ends
 
-RATES = (0.05, 0.15, 0.5, 1.5)
+RATES = (0.005, 0.015, 0.05, 0.15, 0.5, 1.5)
 """The rates of SGD that every method may choose from."""
 RATES_ROUNDS = 10
-SGD_ROWS = (
-    "finetune",
-    "ewc",
-    "lwf",
-    "icarl",
-    "nccl",
-    "fedtrack",
-    "replay",
-    "agem",
-    "derpp",
-    "joint",
-    "cflag",
-    "cflag-sgd",
-)
+SGD_ROWS = ("finetune", "ewc", "lwf", "icarl", "nccl", "fedtrack", "replay", "agem", "derpp", "joint", "cflag",
+            "cflag-sgd")  # fmt: skip
+OWN_LABELS = ("er-ace", "cflag-sgd-own")
+"""Rows that learn current labels against their own task's outputs: where the task is known, so do all."""
 ADAM_ROWS = ("cflag-shared",)
 YARDSTICKS = ("ncm", "slda", "ridge")
-TRAINED = (*SGD_ROWS, *ADAM_ROWS)
+TRAINED = (*SGD_ROWS, *OWN_LABELS, *ADAM_ROWS)
 ALL_ROWS = (*TRAINED, *YARDSTICKS)
 AT = ("pretrained",)
 BUDGETS: dict[Budget, tuple[int, ...]] = {"rounds": (20,), "gradients": (5, 20), "bytes": (20,)}
@@ -38,13 +28,17 @@ MANY: dict[str, Any] = {"clients": 50, "memory.per_task": 40}
 """Fifty clients with a tenth of the samples each, and a tenth of the memory: the same number of samples in all."""
 
 
+def _possible(rows: tuple[str, ...], scenario: str) -> tuple[str, ...]:
+    return tuple(row for row in rows if scenario == "class" or row not in OWN_LABELS)
+
+
 def _rates() -> tuple[Cell, ...]:
     """Every method with every rate of its optimizer, in both scenarios, at both ends of ζ."""
-    kinds = [*((rate, SGD_ROWS) for rate in RATES), *((rate, ADAM_ROWS) for rate in ADAM_RATES)]
+    kinds = [*((rate, (*SGD_ROWS, *OWN_LABELS)) for rate in RATES), *((rate, ADAM_ROWS) for rate in ADAM_RATES)]
     return tuple(
         Cell(ends(f"cifar100-{scenario}", zeta), "cifar100",
              {"scenario": scenario, "zeta": zeta, "rounds": RATES_ROUNDS, "eval_every": RATES_ROUNDS},
-             rows, at=rate, rate=rate)
+             _possible(rows, scenario), at=rate, rate=rate)
         for scenario in ("class", "task")
         for zeta in (IID, NON_IID)
         for rate, rows in kinds
@@ -75,10 +69,11 @@ OTHER_BENCHMARKS: dict[str, tuple[str, dict[str, Any]]] = {
 def _others() -> tuple[Cell, ...]:
     """Other sequences and data sets, at equal rounds."""
     return tuple(
-        Cell(ends(name, zeta), source, {"zeta": zeta, **settings}, ALL_ROWS)
+        Cell(ends(name, zeta), source, {"zeta": zeta, **settings},
+             _possible(ALL_ROWS, settings.get("scenario", "class")))
         for name, (source, settings) in OTHER_BENCHMARKS.items()
         for zeta in (IID, NON_IID)
-    )
+    )  # fmt: skip
 
 
 PRETRAINED: dict[str, Campaign] = {

@@ -50,6 +50,8 @@ OTHERS = (
     Variant("cflag-shared-tail", "C-FLAG-Shared, last quarter averaged", "cflag-shared", None, TAIL, rates=("beta",)),
     Variant("agem", "A-GEM-FL", "agem", None),
     Variant("derpp", "DER++-FL", "derpp", None),
+    Variant("er-ace", "ER-ACE-FL", "er-ace", None),
+    Variant("cflag-sgd-own", "C-FLAG-SGD, own labels", "cflag-sgd", None, (("cflag-sgd.labels", "own"),), BOTH_RATES),
     Variant("joint", "joint training", "joint", None),
     Variant("ncm", "nearest class mean", "ncm", None, rates=(), rounds=1),
     Variant("slda", "streaming LDA", "slda", None, rates=(), rounds=1),

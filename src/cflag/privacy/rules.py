@@ -34,7 +34,7 @@ STEPS = {**FEDAVG["local_steps"], "a": NOISED, "alpha": WITHHELD}
 MOMENTS = {**FEDAVG["local_steps"], "first": NOISED, "second": NONNEGATIVE}
 
 RULES: dict[str, Questions] = {
-    **dict.fromkeys(("finetune", "replay", "agem", "nccl", "derpp", "lwf", "joint"), FEDAVG),
+    **dict.fromkeys(("finetune", "replay", "agem", "nccl", "derpp", "er-ace", "lwf", "joint"), FEDAVG),
     "cflag": {**GRADIENTS, "local_steps": STEPS},
     "cflag-sgd": {**GRADIENTS, "local_steps": STEPS},
     "fedtrack": GRADIENTS,
