@@ -326,8 +326,9 @@ def test_er_ace_learns_current_labels_over_their_own_outputs_only(scenario: str)
     batch, now, old = client.data[:8], experiment.spec.tasks[1], experiment.spec.tasks[0]
     past = client.memory.draw(client.rng("replay"), 8)
     assert past is not None
+    assert isinstance(experiment.method, FedAvg)
     direction = experiment.method.direction(client, batch)
-    total = 0.0
+    total = torch.zeros(())
     for samples, open_ in ((batch, now), (past, old if scenario == "task" else (*old, *now))):
         outputs = learner.model(learner.normalise(samples.x))[:, list(open_)]
         labels = torch.tensor([open_.index(int(y)) for y in samples.y])

@@ -6,11 +6,11 @@ from typing import Any
 
 from cflag.compare import Budget
 from cflag.paper.cells import IID, NON_IID, Campaign, Cell
-from cflag.paper.studies import RATES as ADAM_RATES
 from cflag.paper.studies import RATES_SEED, ends
 
 RATES = (0.005, 0.015, 0.05, 0.15, 0.5, 1.5)
 """The rates of SGD that every method may choose from."""
+ADAM_RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 RATES_ROUNDS = 10
 SGD_ROWS = ("finetune", "ewc", "lwf", "icarl", "nccl", "fedtrack", "replay", "agem", "derpp", "joint", "cflag",
             "cflag-sgd")  # fmt: skip
@@ -20,8 +20,11 @@ ADAM_ROWS = ("cflag-shared",)
 YARDSTICKS = ("ncm", "slda", "ridge")
 TRAINED = (*SGD_ROWS, *OWN_LABELS, *ADAM_ROWS)
 ALL_ROWS = (*TRAINED, *YARDSTICKS)
+LEADERS = ("finetune", "lwf", "icarl", "replay", "derpp", "joint", "cflag", "cflag-sgd", "cflag-sgd-own",
+           "cflag-shared", *YARDSTICKS)  # fmt: skip
+"""The rows that are worth their time everywhere; `finetune` and `joint` are the floor and the ceiling."""
 AT = ("pretrained",)
-BUDGETS: dict[Budget, tuple[int, ...]] = {"rounds": (20,), "gradients": (5, 20), "bytes": (20,)}
+BUDGETS: dict[Budget, tuple[int, ...]] = {"rounds": (20,), "gradients": (20,), "bytes": (20,)}
 """How many rounds of replay, per task, a budget is worth."""
 FEW: dict[str, Any] = {}
 MANY: dict[str, Any] = {"clients": 50, "memory.per_task": 40}
@@ -47,12 +50,12 @@ def _rates() -> tuple[Cell, ...]:
 
 def _cost(budget: Budget) -> tuple[Cell, ...]:
     """All methods for what so many rounds of replay cost, with few clients and with many."""
-    rows = ALL_ROWS if budget == "rounds" else TRAINED
+    few, many = ((*ALL_ROWS, "probe"), LEADERS) if budget == "rounds" else (TRAINED, LEADERS[: -len(YARDSTICKS)])
     return tuple(
         Cell(ends(f"cifar100-{settings.get('clients', 5)}-clients", zeta), "cifar100",
              {"zeta": zeta, "rounds": rounds, "eval_every": rounds, **settings},
-             (*rows, "probe") if settings == FEW and budget == "rounds" else rows, at=rounds, budget=budget)
-        for settings in (FEW, MANY)
+             rows, at=rounds, budget=budget)
+        for settings, rows in ((FEW, few), (MANY, many))
         for zeta in (IID, NON_IID)
         for rounds in BUDGETS[budget]
     )  # fmt: skip
@@ -70,7 +73,7 @@ def _others() -> tuple[Cell, ...]:
     """Other sequences and data sets, at equal rounds."""
     return tuple(
         Cell(ends(name, zeta), source, {"zeta": zeta, **settings},
-             _possible(ALL_ROWS, settings.get("scenario", "class")))
+             _possible(LEADERS, settings.get("scenario", "class")))
         for name, (source, settings) in OTHER_BENCHMARKS.items()
         for zeta in (IID, NON_IID)
     )  # fmt: skip

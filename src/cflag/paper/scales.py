@@ -44,6 +44,13 @@ SCALES = {
         "softmax regression on frozen features of EfficientNet-Lite0 (docs/pretrained.md), 100 images a class, 20 "
         "rounds of two epochs, batch 32, SGD, memory 100/50, class-incremental unless told",
         cflag=("cflag",),
+        rates={
+            "cflag-sgd-own": {
+                "cifar100-pretrained": 0.015,
+                "cifar10-pretrained": 0.015,
+                "tiny-imagenet-pretrained": 0.015,
+            }
+        },
         scenario="class",
         protocol=False,
     ),

@@ -56,7 +56,8 @@ OTHERS = (
     Variant("ncm", "nearest class mean", "ncm", None, rates=(), rounds=1),
     Variant("slda", "streaming LDA", "slda", None, rates=(), rounds=1),
     Variant("ridge", "ridge regression", "ridge", None, rates=(), rounds=1),
-    Variant("probe", "offline linear probe", "finetune", None, (("tasks", 1), ("clients", 1)), rounds=50),
+    Variant("probe", "offline linear probe", "finetune", None,
+            (("tasks", 1), ("clients", 1), ("finetune.lr", 0.015)), rounds=50),
 )  # fmt: skip
 
 
