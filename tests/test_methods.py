@@ -24,6 +24,7 @@ from cflag.learning.distillation import distillation
 from cflag.memory.base import MemoryOptions
 from cflag.memory.ring import Ring
 from cflag.methods.agem import project
+from cflag.methods.base import FedAvg
 from cflag.methods.sums import Sums
 from tests.support.quadratic import Lab, Row
 from tests.support.quick import QUICK
