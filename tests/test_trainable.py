@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from cflag import Client, FedAvg, Samples, Source, register, run
 from cflag.backbones import features as extraction
-from cflag.backbones.base import Backbone, BackboneOptions
+from cflag.backbones.base import Backbone
 from cflag.build import build_benchmark, build_learner
 from cflag.config import CUSTOM, Config, load_config, resolve
 from cflag.data.heads import Heads
@@ -31,61 +31,17 @@ from cflag.models.trainable import choose
 from tests.support.crashes import Crash, stop_after
 from tests.support.grid import Fleet, local, numbers
 from tests.support.quick import same
+from tests.support.tiny_backbones import chain, passed, register_tiny
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 TRAIN, TEST, CLASSES, LR, STEPS = 24, 12, 3, 0.5, 8
-passed: list[int] = []
-"""How many pictures went through a tiny backbone's first layer, call by call."""
-
-
-class Counted(nn.Conv2d):
-    def forward(self, x: Tensor) -> Tensor:
-        passed.append(len(x))
-        return super().forward(x)
-
-
-def chain(seed: int = 0) -> nn.Sequential:
-    """A backbone for pictures of 8 × 8: 4 features of batch norms whose statistics are not those of any batch here."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        stem = nn.Sequential(Counted(3, 5, 3, stride=2), nn.BatchNorm2d(5), nn.ReLU())
-        layer1 = nn.Sequential(nn.Conv2d(5, 6, 1), nn.BatchNorm2d(6), nn.ReLU())
-        layer2 = nn.Sequential(nn.Conv2d(6, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU())
-        pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        network = nn.Sequential(OrderedDict(stem=stem, layer1=layer1, layer2=layer2, pool=pool))
-        for norm in (stem[1], layer1[1], layer2[1]):
-            assert isinstance(norm, nn.BatchNorm2d)
-            assert norm.running_mean is not None
-            assert norm.running_var is not None
-            norm.running_mean.normal_(std=0.1)
-            norm.running_var.uniform_(0.5, 1.5)
-    return network
-
-
-class Block(nn.Module):
-    """The same network, in a form that cannot be cut."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name, layer in chain().named_children():
-            self.add_module(name, layer)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.children():
-            x = layer(x)
-        return x
 
 
 @pytest.fixture(autouse=True)
 def _backbones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CFLAG_DATA", str(tmp_path / "data"))
-    for name, make in (("chain", chain), ("block", Block)):
-
-        def maker(options: BackboneOptions, name: str = name, make: Any = make) -> Backbone:
-            return Backbone(name, make(), 8, (0.0,) * 3, (0.5,) * 3)
-
-        register("backbone", name)(maker)
+    register_tiny()
 
 
 def pictures() -> Source:

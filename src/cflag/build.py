@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +11,7 @@ from torch import nn
 
 from cflag import registry
 from cflag.config import CUSTOM, Config
-from cflag.data.benchmark import Benchmark
+from cflag.data.benchmark import Benchmark, Features
 from cflag.data.load import data_dir_or_default, load_source
 from cflag.data.source import Source
 from cflag.data.spec import Spec
@@ -39,22 +37,23 @@ def build_benchmark(config: Config, source: Source | None = None) -> Benchmark:
     return benchmark
 
 
-def _extractor(config: Config) -> Callable[[Source], Source] | None:
+def _extractor(config: Config) -> Features | None:
     """Return what turns pictures into what a backbone's frozen layers make of them, where the config names one."""
     if not config.backbone:
         return None
-    from cflag.backbones.cut import as_samples, divide, only_head
+    from cflag.backbones.cut import AsTheyAre, divide, only_head
     from cflag.backbones.features import Extractor
 
     folder = data_dir_or_default(config.data_dir) / "features"
     backbone, trainable = _backbone(config), _trainable(config)
+    half, pictures = config.half_features, config.memory.of == "images"
     if only_head(trainable, config.lora):
-        return Extractor(backbone, folder, config.half_features).source
+        return Extractor(backbone, folder, half, pictures=pictures)
     origin = backbone.digest()
     below, _ = divide(backbone, trainable, config.lora)
     if below is None:
-        return partial(as_samples, backbone, origin)
-    return Extractor(replace(backbone, module=below), folder, config.half_features, origin).source
+        return AsTheyAre(backbone, origin)
+    return Extractor(replace(backbone, module=below), folder, half, origin, pictures)
 
 
 def _backbone(config: Config) -> Backbone:

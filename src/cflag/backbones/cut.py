@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 import torch
@@ -107,7 +107,18 @@ def join(backbone: Backbone, below: nn.Module | None, above: nn.Module, head: nn
     return Joined(OrderedDict(layers))
 
 
-def as_samples(backbone: Backbone, origin: str, pictures: Source) -> Source:
-    """Return pictures as the samples of a model that begins with the backbone, which scales them itself."""
-    backbone.check_pictures(pictures)
-    return replace(pictures, mean=(0.0,), std=(1.0,), origin=origin)
+@dataclass(frozen=True)
+class AsTheyAre:
+    """Leaves pictures as they are: samples of a model that begins with the backbone and scales them itself."""
+
+    backbone: Backbone
+    origin: str
+
+    def source(self, pictures: Source) -> Source:
+        """Return the source as it is, to be scaled by nobody else."""
+        self.backbone.check_pictures(pictures)
+        return replace(pictures, mean=(0.0,), std=(1.0,), origin=self.origin)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the pictures."""
+        return x

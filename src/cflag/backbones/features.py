@@ -39,16 +39,21 @@ Advance = Callable[[int], None]
 class Extractor:
     """Turns a source of pictures into one of features, with what is kept in a folder.
 
-    Of the lower part of a network, whose features may have any shape, `origin` is the digest of the whole.
+    Of the lower part of a network, whose features may have any shape, `origin` is the digest of the whole. With
+    `pictures`, training samples have their picture beside their features.
     """
 
-    def __init__(self, backbone: Backbone, folder: Path, half: bool = False, origin: str = "") -> None:
+    def __init__(
+        self, backbone: Backbone, folder: Path, half: bool = False, origin: str = "", pictures: bool = False
+    ) -> None:
         self.backbone = backbone
         self.folder = folder
         self.kind = torch.float16 if half else torch.float32
         self._digest = backbone.digest()
         self._part = bool(origin)
         self.origin = origin or self._digest
+        self._pictures = pictures
+        self._encoded: dict[bytes, Tensor] = {}
         self._module = backbone.module.eval().requires_grad_(False)
         self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
 
@@ -58,6 +63,8 @@ class Extractor:
         with one_thread():
             train, test = (self._split(half, f"{pictures.name}, {name}")
                            for name, half in (("train", pictures.train), ("test", pictures.test)))  # fmt: skip
+        if self._pictures:
+            train = replace(train, picture=pictures.train.x)
         return replace(pictures, train=train, test=test, mean=(0.0,), std=(1.0,), origin=self.origin)
 
     def _check_room(self, x: Tensor) -> None:
@@ -103,6 +110,15 @@ class Extractor:
         for piece in x.split(BLOCK):
             summed.update(piece.contiguous().numpy().data)
         return summed.hexdigest()[:32]
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the features of pictures as `source` has them; each is computed once in a process."""
+        keys = [hashlib.sha256(picture.numpy().tobytes()).digest() for picture in x.contiguous()]
+        fresh = {key: k for k, key in enumerate(keys) if key not in self._encoded}
+        if fresh:
+            found = self.features(x[list(fresh.values())]).to(self.kind)
+            self._encoded.update(zip(fresh, found, strict=True))
+        return torch.stack([self._encoded[key] for key in keys]).float()
 
     @torch.inference_mode()
     def features(self, x: Tensor, advance: Advance = lambda _: None) -> Tensor:
