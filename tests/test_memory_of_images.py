@@ -84,6 +84,7 @@ def test_numbers_do_not_depend_on_what_is_kept_also_after_a_kill(own: dict[str, 
             run("digits", out=tmp_path / "killed", workers=1, **{**RUN, **memory("images"), **own})
     resume(tmp_path / "killed")
     assert numbers(features) == numbers(tmp_path / "killed")
+    assert len(states(images)) == 2
     for state in states(images):
         assert state["memory.x"].dtype == torch.uint8
         assert tuple(state["memory.x"].shape[1:]) == (1, 8, 8)
