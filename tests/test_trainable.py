@@ -26,8 +26,8 @@ from cflag.launch import resume
 from cflag.learning.learner import Learner
 from cflag.models.layers import ModelOptions
 from cflag.models.lora import Lora, LoraOptions, add_adapters, merged
-from cflag.models.small import cnn
-from cflag.models.trainable import choose
+from cflag.models.small import cnn, cosine
+from cflag.models.trainable import Joined, choose
 from tests.support.crashes import Crash, stop_after
 from tests.support.grid import Fleet, local, numbers
 from tests.support.quick import same
@@ -396,9 +396,10 @@ def test_private_runs_and_methods_with_features_work(tmp_path: Path) -> None:
     learner = learner_of(backbone="chain", trainable="layer2")
     x = build_benchmark(config_of(backbone="chain", trainable="layer2"), pictures()).train(0, 0)
     assert learner.features(x).shape == (TRAIN, 4)
-    learner = learner_of(backbone="chain", trainable="layer2", model="cosine")
+    heads = Heads(torch.ones(1, 3, dtype=torch.bool), False)
+    learner = Learner(Joined(OrderedDict(body=nn.Linear(4, 4), head=cosine((4,), 3, ModelOptions()))), heads)
     with pytest.raises(UserError, match=r"must end in an nn\.Linear"):
-        learner.features(x)
+        learner.features(Samples(torch.ones(1, 4), torch.zeros(1), torch.zeros(1)))  # a backbone's own are none
 
 
 @pytest.mark.parametrize("backbone", ["chain", "block"])

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TypeGuard
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -52,9 +51,14 @@ class Lora(nn.Module):
         self.layer = layer
         self.scale = options.scale
         outputs, inputs = layer.weight.shape[:2]
-        down = torch.empty(options.rank, inputs, dtype=layer.weight.dtype, device=layer.weight.device)
-        self.lora_A = nn.Parameter(nn.init.kaiming_uniform_(down, a=5**0.5))
-        self.lora_B = nn.Parameter(down.new_zeros(outputs, options.rank))
+        self.lora_A = nn.Parameter(layer.weight.new_empty(options.rank, inputs))
+        self.lora_B = nn.Parameter(layer.weight.new_empty(outputs, options.rank))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Begin anew: as a dense layer does, and at zero."""
+        nn.init.kaiming_uniform_(self.lora_A, a=5**0.5)
+        nn.init.zeros_(self.lora_B)
 
     def forward(self, x: Tensor) -> Tensor:
         """Add the two ways."""
