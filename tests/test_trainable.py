@@ -300,6 +300,15 @@ def test_adapters_go_where_layers_fit_and_the_rest_is_frozen() -> None:
     assert [name for name in learner.slices if "lora" in name] == ["layer2.0.lora_A", "layer2.0.lora_B"]
 
 
+def test_a_plugin_may_hand_out_the_same_network_each_time() -> None:
+    """Adapters of one run must not be in the next one's backbone."""
+    network = chain()
+    register("backbone", "same")(lambda options: Backbone("same", network, 8, (0.0,) * 3, (0.5,) * 3))
+    one, two = (learner_of(backbone="same", lora={"rank": 2}) for _ in range(2))
+    assert list(one.slices) == list(two.slices)
+    assert set(network.state_dict()) == set(chain().state_dict())
+
+
 def test_an_adapter_depends_on_the_seed_alone() -> None:
     one, two, other = (learner_of(backbone="chain", lora={"rank": 2}, seed=seed).params for seed in (1, 1, 2))
     assert torch.equal(one, two)

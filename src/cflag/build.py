@@ -57,13 +57,13 @@ def _extractor(config: Config) -> Features | None:
 
 
 def _backbone(config: Config) -> Backbone:
-    """Build the config's backbone, with its weights."""
+    """Build the config's backbone, with its weights: a copy, as adapters go into it and a plugin may keep it."""
     from cflag.backbones.base import BackboneOptions
 
     family, _, _ = config.backbone.partition(":")
     folder = data_dir_or_default(config.data_dir) / "backbones"
     made: Backbone = registry.get("backbone", family)(BackboneOptions(config.backbone, config.image_size, folder))
-    return made
+    return replace(made, module=copy.deepcopy(made.module))
 
 
 def _trainable(config: Config) -> tuple[str, ...]:
