@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from cflag import registry
 from cflag.config import CUSTOM, Config
-from cflag.data.benchmark import Benchmark
+from cflag.data.benchmark import Benchmark, Features
 from cflag.data.load import data_dir_or_default, load_source
 from cflag.data.source import Source
 from cflag.data.spec import Spec
@@ -18,8 +19,13 @@ from cflag.diagnostics import check_figures
 from cflag.errors import UserError, out_of_memory
 from cflag.learning.learner import Learner, Loss
 from cflag.methods.base import Method
+from cflag.models.lora import add_adapters
+from cflag.models.trainable import HEAD, Joined, choose
 from cflag.privacy.rules import check_model
 from cflag.rng import torch_seed
+
+if TYPE_CHECKING:
+    from cflag.backbones.base import Backbone
 
 
 def build_benchmark(config: Config, source: Source | None = None) -> Benchmark:
@@ -31,19 +37,41 @@ def build_benchmark(config: Config, source: Source | None = None) -> Benchmark:
     return benchmark
 
 
-def _extractor(config: Config) -> Callable[[Source], Source] | None:
-    """Return what turns pictures into a backbone's features, where the config names one."""
+def _extractor(config: Config) -> Features | None:
+    """Return what turns pictures into what a backbone's frozen layers make of them, where the config names one."""
     if not config.backbone:
         return None
-    from cflag.backbones.base import BackboneOptions
+    from cflag.backbones.cut import AsTheyAre, divide, only_head
     from cflag.backbones.features import Extractor
 
-    folder = data_dir_or_default(config.data_dir)
+    folder = data_dir_or_default(config.data_dir) / "features"
+    backbone, trainable = _backbone(config), _trainable(config)
+    half, pictures = config.half_features, config.memory.of == "images"
+    if only_head(trainable, config.lora):
+        return Extractor(backbone, folder, half, pictures=pictures)
+    origin = backbone.digest()
+    below, _ = divide(backbone, trainable, config.lora)
+    if below is None:
+        return AsTheyAre(backbone, origin)
+    return Extractor(replace(backbone, module=below), folder, half, origin, pictures)
+
+
+def _backbone(config: Config) -> Backbone:
+    """Build the config's backbone, with its weights: a copy, as adapters go into it and a plugin may keep it."""
+    from cflag.backbones.base import BackboneOptions
+
     family, _, _ = config.backbone.partition(":")
-    backbone = registry.get("backbone", family)(
-        BackboneOptions(config.backbone, config.image_size, folder / "backbones")
-    )
-    return Extractor(backbone, folder / "features", config.half_features).source
+    folder = data_dir_or_default(config.data_dir) / "backbones"
+    made: Backbone = registry.get("backbone", family)(BackboneOptions(config.backbone, config.image_size, folder))
+    return replace(made, module=copy.deepcopy(made.module))
+
+
+def _trainable(config: Config) -> tuple[str, ...]:
+    """Return what trains: by default what is on a backbone or beside adapters; nothing said is the model as it is."""
+    given = (config.trainable,) if isinstance(config.trainable, str) else config.trainable
+    if given == ("",):
+        return (HEAD,) if config.backbone or config.lora.rank else ()
+    return given
 
 
 def build_method(config: Config) -> Method:
@@ -53,32 +81,64 @@ def build_method(config: Config) -> Method:
     return method
 
 
-def build_model(config: Config, spec: Spec) -> nn.Module:
-    """Build a built-in model; its initial weights depend on the seed alone."""
-    _check_custom(config.model, None, "model")
+def build_model(config: Config, spec: Spec, own: nn.Module | None = None) -> nn.Module:
+    """Build a built-in model, or take a copy of your own, with what trains of it and of the backbone below.
+
+    Its initial weights depend on the seed alone.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(config.seed, "model"))
-        try:
-            model: nn.Module = registry.get("model", config.model)(spec.shape, spec.classes, config)
-        except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
-                raise
-            raise UserError(
-                f"model = '{config.model}', width = {config.width}: too large for the memory there is"
-            ) from None
+        trainable = _trainable(config)
+        if config.backbone:
+            return _on_backbone(config, spec, trainable, own)
+        model = _model(config, spec.shape, spec.classes, own)
+        if trainable:
+            choose({"": model}, trainable)
+        if config.lora.rank:
+            add_adapters(model, config.lora)
+        return model
+
+
+def _on_backbone(config: Config, spec: Spec, trainable: tuple[str, ...], own: nn.Module | None) -> nn.Module:
+    """Return the model on a backbone, with that part of it that trains."""
+    from cflag.backbones.cut import divide, join, only_head, width
+
+    if only_head(trainable, config.lora):
+        head = _model(config, spec.shape, spec.classes, own)
+        if trainable != (HEAD,):
+            choose({HEAD: head}, trainable)
+        return head
+    backbone = _backbone(config)
+    if backbone.digest() != spec.origin:
+        raise UserError(
+            f"backbone '{config.backbone}': its weights here are not those that the clients have; get the same"
+        )
+    head = _model(config, (width(backbone),), spec.classes, own)
+    below, above = divide(backbone, trainable, config.lora, head)
+    return join(backbone, below, above, head)
+
+
+def _model(config: Config, shape: tuple[int, ...], classes: int, own: nn.Module | None) -> nn.Module:
+    _check_custom(config.model, own, "model")
+    if own is not None:
+        return copy.deepcopy(own)
+    try:
+        model: nn.Module = registry.get("model", config.model)(shape, classes, config)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise UserError(
+            f"model = '{config.model}', width = {config.width}: too large for the memory there is"
+        ) from None
     return model
 
 
 def build_learner(config: Config, spec: Spec, model: nn.Module | None = None, loss: Loss | None = None) -> Learner:
     """Build the learner around the config's model, or around a copy of your own, and check that it fits the data."""
-    learner = Learner(
-        copy.deepcopy(model) if model is not None else build_model(config, spec),
-        spec.heads,
-        spec.normalise,
-        config.device,
-        loss,
-        channels_last=model is None and hasattr(registry.get("model", config.model), "channels_last"),
-    )
+    built = build_model(config, spec, model)
+    fast = model is None and hasattr(registry.get("model", config.model), "channels_last")
+    channels_last = fast and not isinstance(built, Joined)
+    learner = Learner(built, spec.heads, spec.normalise, config.device, loss, channels_last)
     learner.check(spec.blank(), spec.classes)
     check_model(config.privacy, learner.buffers.numel(), loss is not None)
     return learner

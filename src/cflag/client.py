@@ -73,6 +73,11 @@ class Client:
         return self._learner.buffers
 
     @property
+    def slices(self) -> dict[str, slice]:
+        """Where each trained parameter lies in `params`, by its name in the model's state."""
+        return self._learner.slices
+
+    @property
     def task(self) -> int:
         """The number of the current task, from 0."""
         return self.context.task

@@ -23,6 +23,7 @@ from cflag.means.base import MeanOptions
 from cflag.memory.base import MemoryOptions
 from cflag.methods.base import LocalOptions
 from cflag.models.layers import ModelOptions
+from cflag.models.lora import LoraOptions
 from cflag.presets import load_preset
 from cflag.privacy.options import PrivacyOptions
 from cflag.privacy.rules import check_private
@@ -43,6 +44,9 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     model then learns on its features."""
     half_features: bool = False
     """Keep features in half precision: half the disk, and other numbers."""
+    trainable: str | tuple[str, ...] = ""
+    """What trains: `all`, `head`, `norm`, or patterns of names of parameters or of modules; by default the head on a
+    backbone or beside adapters, and else all. The model on a backbone is its `head`."""
     model: str = "mlp"
     rounds: int = 5
     clients_per_round: float = 0.0
@@ -78,6 +82,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     memory: MemoryOptions = field(default_factory=MemoryOptions)
     mean: MeanOptions = field(default_factory=MeanOptions)
     privacy: PrivacyOptions = field(default_factory=PrivacyOptions)
+    lora: LoraOptions = field(default_factory=LoraOptions)
     settings: Any = None
     """The method's own settings; in a file, the table named like the method."""
     other_settings: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -107,7 +112,8 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
         return tomli_w.dumps(self.to_dict())
 
 
-OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions, "mean": MeanOptions, "privacy": PrivacyOptions}
+OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions, "mean": MeanOptions, "privacy": PrivacyOptions,
+                                       "lora": LoraOptions}  # fmt: skip
 """The tables that every config has, whatever its method."""
 TABLES = (*OPTION_TABLES, "settings", "other_settings")
 ELSEWHERE = ("workers", "data_dir", "log", "device", "min_clients", "deadline", "patience", "plugins")
@@ -265,6 +271,10 @@ def _refuse_unknown(plain: Mapping[str, Any], method: str, settings: type[Any]) 
 def _check(config: Config) -> None:
     """Refuse numbers that cannot work, and names nobody knows."""
     _check_ranges(config)
+    if isinstance(config.trainable, tuple) and not all(config.trainable or ("",)):
+        raise UserError(
+            "trainable: the list is empty, or a pattern in it is; name what trains, as in ['layer4.*', 'head']"
+        )
     _check_cohort(config)
     registry.get("scenario", config.scenario)
     if has_own_data(registry.get("partition", config.partition)) and config.engine != "flower":

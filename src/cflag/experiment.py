@@ -24,6 +24,7 @@ from cflag.errors import UserError
 from cflag.learning.learner import Loss
 from cflag.loggers.attach import attached, catch_up, require_loggers
 from cflag.memory.gate import at_work
+from cflag.models.lora import merged
 from cflag.privacy.accounting import BudgetError
 from cflag.privacy.noise import forget_key, noise_key
 from cflag.privacy.shield import Shield
@@ -81,7 +82,8 @@ class Experiment:
 
         self.learner.load(session.server.params, session.server.buffers)
         result = history.result(self.config, folder.path, self.method.figures, folder.tests(history.tests))
-        folder.finish(result, dict(self.learner.model.state_dict()))
+        model = self.learner.model
+        folder.finish(result, merged(model) if self.config.lora.merge else dict(model.state_dict()))
         forget_key(folder.path)
         return result
 

@@ -40,6 +40,11 @@ class Server:
     """The mean of a task's last models so far, where `average_tail` asks for it."""
     logs: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def slices(self) -> dict[str, slice]:
+        """Where each trained parameter lies in `params`, by its name in the model's state."""
+        return self.learner.slices
+
     def generator(self, purpose: str) -> torch.Generator:
         """Return the server's random stream for a purpose in this round."""
         return torch.Generator().manual_seed(torch_seed(self.seed, purpose, self.task, self.round))

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from cflag.data.source import Source
 from cflag.errors import UserError
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -51,6 +53,20 @@ class Backbone:
             summed.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
             summed.update(value.detach().cpu().contiguous().numpy().tobytes())
         return summed.hexdigest()
+
+    def prepared(self, x: Tensor) -> Tensor:
+        """Return pictures as the network wants them: three channels, its size, its scaling."""
+        x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+        size = (self.size, self.size)
+        if tuple(x.shape[2:]) != size:
+            x = F.interpolate(x, size, mode="bilinear", antialias=True)
+        mean, std = (torch.tensor(v, device=x.device).view(1, -1, 1, 1) for v in (self.mean, self.std))
+        return (x.expand(-1, 3, -1, -1) - mean) / std
+
+    def check_pictures(self, source: Source) -> None:
+        """Refuse samples that are no pictures."""
+        if len(source.shape) != 3 or source.shape[0] not in (1, 3):
+            raise UserError(f"backbone '{self.name}' wants pictures; {source.name} has {source.shape}")
 
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")

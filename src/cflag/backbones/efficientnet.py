@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Mapping
 from math import ceil
 
@@ -79,8 +80,8 @@ def efficientnet_lite(width: float, depth: float) -> nn.Sequential:
             blocks.append(Bottleneck(inputs, outputs, kernel, stride if k == 0 else 1, expansion))
             inputs = outputs
     stem = nn.Sequential(*_layer(3, STEM, 3, stride=2), nn.ReLU6())
-    head = nn.Sequential(*_layer(inputs, FEATURES, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    return nn.Sequential(stem, nn.Sequential(*blocks), head)
+    top = nn.Sequential(*_layer(inputs, FEATURES, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(OrderedDict(stem=stem, blocks=nn.Sequential(*blocks), top=top))
 
 
 def _multiple_of_8(channels: float) -> int:
@@ -92,12 +93,12 @@ def _translated(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the published weights under this network's names."""
     without_expansion = {"_depthwise_conv": 0, "_bn1": 1, "_project_conv": 3, "_bn2": 4}
     with_expansion = {"_expand_conv": 0, "_bn0": 1, "_depthwise_conv": 3, "_bn1": 4, "_project_conv": 6, "_bn2": 7}
-    outer = {"_conv_stem": "0.0", "_bn0": "0.1", "_conv_head": "2.0", "_bn1": "2.1"}
+    outer = {"_conv_stem": "stem.0", "_bn0": "stem.1", "_conv_head": "top.0", "_bn1": "top.1"}
     renamed = {}
     for key, value in found.items():
         if match := re.fullmatch(r"_blocks\.(\d+)\.(\w+)\.(\w+)", key):
             places = with_expansion if f"_blocks.{match[1]}._expand_conv.weight" in found else without_expansion
-            renamed[f"1.{match[1]}.layers.{places.get(match[2], match[2])}.{match[3]}"] = value
+            renamed[f"blocks.{match[1]}.layers.{places.get(match[2], match[2])}.{match[3]}"] = value
         else:
             layer, _, what = key.partition(".")
             renamed[f"{outer.get(layer, layer)}.{what}"] = value

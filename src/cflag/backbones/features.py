@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from cflag.backbones.base import IMAGENET, Backbone
 from cflag.data.load import data_dir_or_default
@@ -31,28 +31,52 @@ BLOCK = 1000
 BATCH = 16
 """Pictures at a time. Always so many, or a picture's features would depend on how many it comes with."""
 FORMAT = 1
+MOST_BYTES = 8 * 10**9
+"""What features of a part of a network may take in memory, where every process of a run holds them."""
 Advance = Callable[[int], None]
 
 
 class Extractor:
-    """Turns a source of pictures into one of features, with what is kept in a folder."""
+    """Turns a source of pictures into one of features, with what is kept in a folder.
 
-    def __init__(self, backbone: Backbone, folder: Path, half: bool = False) -> None:
+    Of the lower part of a network, whose features may have any shape, `origin` is the digest of the whole. With
+    `pictures`, training samples have their picture beside their features.
+    """
+
+    def __init__(
+        self, backbone: Backbone, folder: Path, half: bool = False, origin: str = "", pictures: bool = False
+    ) -> None:
         self.backbone = backbone
         self.folder = folder
         self.kind = torch.float16 if half else torch.float32
         self._digest = backbone.digest()
+        self._part = bool(origin)
+        self.origin = origin or self._digest
+        self._pictures = pictures
+        self._encoded: dict[bytes, Tensor] = {}
         self._module = backbone.module.eval().requires_grad_(False)
         self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
 
     def source(self, pictures: Source) -> Source:
         """Return the source with features in the place of pictures."""
-        if len(pictures.shape) != 3 or pictures.shape[0] not in (1, 3):
-            raise UserError(f"backbone '{self.backbone.name}' wants pictures; {pictures.name} has {pictures.shape}")
+        self.backbone.check_pictures(pictures)
         with one_thread():
             train, test = (self._split(half, f"{pictures.name}, {name}")
                            for name, half in (("train", pictures.train), ("test", pictures.test)))  # fmt: skip
-        return replace(pictures, train=train, test=test, mean=(0.0,), std=(1.0,), origin=self._digest)
+        if self._pictures:
+            train = replace(train, picture=pictures.train.x)
+        return replace(pictures, train=train, test=test, mean=(0.0,), std=(1.0,), origin=self.origin)
+
+    def _check_room(self, x: Tensor) -> None:
+        """Refuse what would not fit into memory; upper layers have fewer numbers than lower ones."""
+        shape, count = tuple(self.features(x[:1]).shape[1:]), len(x)
+        size = 4 * count * prod(shape)
+        if size > MOST_BYTES:
+            raise UserError(
+                f"backbone '{self.backbone.name}': what comes out below the first trained layer, {shape} for each of "
+                f"{count:,} pictures, takes {size / 1e9:,.1f} GB, more than {MOST_BYTES / 1e9:,.0f}; train fewer "
+                "of its layers, or lower image_size, samples_per_class or test_per_class"
+            )
 
     def _split(self, split: Split, name: str) -> Split:
         key = self._key(split.x)
@@ -62,6 +86,8 @@ class Extractor:
         files = [folder / f"{k:05d}-{len(piece)}.{key}.safetensors" for k, piece in enumerate(pieces)]
         kept = [_kept(file) for file in files]
         missing = [k for k, block in enumerate(kept) if block is None]
+        if missing and self._part:
+            self._check_room(split.x)
         with _progress(f"{name}: features of {self.backbone.name}", sum(len(pieces[k]) for k in missing)) as advance:
 
             def compute(k: int) -> Tensor:
@@ -85,41 +111,41 @@ class Extractor:
             summed.update(piece.contiguous().numpy().data)
         return summed.hexdigest()[:32]
 
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the features of pictures as `source` has them; each is computed once in a process."""
+        keys = [hashlib.sha256(picture.numpy().tobytes()).digest() for picture in x.contiguous()]
+        fresh = {key: k for k, key in enumerate(keys) if key not in self._encoded}
+        if fresh:
+            found = self.features(x[list(fresh.values())]).to(self.kind)
+            self._encoded.update(zip(fresh, found, strict=True))
+        return torch.stack([self._encoded[key] for key in keys]).float()
+
     @torch.inference_mode()
     def features(self, x: Tensor, advance: Advance = lambda _: None) -> Tensor:
-        """Return the features of pictures, (n, d)."""
+        """Return the features of pictures, (n, d), or of any shape from a part of a network."""
         found = []
         for piece in x.split(BATCH):
             padded = (
                 piece if len(piece) == BATCH else torch.cat([piece, piece[:1].expand(BATCH - len(piece), *x.shape[1:])])
             )
-            found.append(_checked(self._module, self._prepared(padded), self.backbone.name)[: len(piece)])
+            found.append(self._checked(self.backbone.prepared(padded))[: len(piece)])
             advance(len(piece))
         return torch.cat(found)
 
-    def _prepared(self, x: Tensor) -> Tensor:
-        """Return pictures as the backbone wants them: three channels, its size, its scaling."""
-        x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
-        size = (self.backbone.size, self.backbone.size)
-        if tuple(x.shape[2:]) != size:
-            x = F.interpolate(x, size, mode="bilinear", antialias=True)
-        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (self.backbone.mean, self.backbone.std))
-        return ((x.expand(-1, 3, -1, -1) - mean) / std).contiguous(memory_format=torch.channels_last)
-
-
-def _checked(module: nn.Module, x: Tensor, name: str) -> Tensor:
-    """Return a module's features; refuse what is none."""
-    try:
-        found = module(x)
-    except RuntimeError as error:
-        first = str(error).partition("\n")[0]
-        raise UserError(f"backbone '{name}' does not take pictures of {tuple(x.shape[1:])}: {first}") from None
-    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(x):
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise UserError(f"backbone '{name}' gives {shape} for {len(x)} pictures; features are (n, d)")
-    if not bool(found.isfinite().all()):
-        raise UserError(f"backbone '{name}' gives features that are not finite: are its weights right?")
-    return found
+    def _checked(self, x: Tensor) -> Tensor:
+        """Return the features of prepared pictures; refuse what is none."""
+        name = self.backbone.name
+        try:
+            found = self._module(x.contiguous(memory_format=torch.channels_last))
+        except RuntimeError as error:
+            first = str(error).partition("\n")[0]
+            raise UserError(f"backbone '{name}' does not take pictures of {tuple(x.shape[1:])}: {first}") from None
+        if not isinstance(found, Tensor) or (found.dim() != 2 and not self._part) or len(found) != len(x):
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise UserError(f"backbone '{name}' gives {shape} for {len(x)} pictures; features are (n, d)")
+        if not bool(found.isfinite().all()):
+            raise UserError(f"backbone '{name}' gives features that are not finite: are its weights right?")
+        return found.contiguous()
 
 
 def _kept(file: Path) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Mapping
 
 from torch import Tensor, nn
@@ -17,23 +18,32 @@ STEM = 4
 """Layers before the first block: convolution, norm, ReLU, pooling."""
 
 
+def _named(network: nn.Sequential, depths: tuple[int, ...]) -> nn.Sequential:
+    """Return a ResNet without its classifier, its layers under torchvision's names for the stages."""
+    parts, first = OrderedDict(stem=network[:STEM]), STEM
+    for stage, depth in enumerate(depths):
+        parts[f"layer{stage + 1}"] = nn.Sequential(*list(network)[first : first + depth])
+        first += depth
+    parts["pool"] = network[first:-1]
+    return nn.Sequential(parts)
+
+
 def _translated(found: Mapping[str, Tensor], depths: tuple[int, ...]) -> dict[str, Tensor]:
-    """Return weights in torchvision's names (layer2.0.conv1, ...) under ours, which count all blocks."""
-    before = [STEM + sum(depths[:stage]) for stage in range(len(depths))]
+    """Return weights in torchvision's names (layer2.0.conv1, ...), or in those of our model, under the backbone's."""
+    blocks = [f"layer{stage + 1}.{k}" for stage, depth in enumerate(depths) for k in range(depth)]
+    outer = {"conv1": "stem.0", "bn1": "stem.1", "0": "stem.0", "1": "stem.1"}
+    outer |= {str(STEM + k): block for k, block in enumerate(blocks)}
     renamed = {}
     for key, value in found.items():
-        block = re.fullmatch(r"layer(\d)\.(\d+)\.(conv|bn|downsample\.)(\d)\.(\w+)", key)
+        block = re.fullmatch(r"(layer\d\.\d+)\.(conv|bn|downsample\.)(\d)\.(\w+)", key)
         if block is None:
-            outer = {"conv1": "0", "bn1": "1"}
             layer, _, what = key.partition(".")
             renamed[f"{outer.get(layer, layer)}.{what}"] = value
-            continue
-        place = before[int(block[1]) - 1] + int(block[2])
-        if block[3] == "downsample.":
-            renamed[f"{place}.shortcut.{block[4]}.{block[5]}"] = value
+        elif block[2] == "downsample.":
+            renamed[f"{block[1]}.shortcut.{block[3]}.{block[4]}"] = value
         else:
-            inner = 3 * (int(block[4]) - 1) + (block[3] == "bn")
-            renamed[f"{place}.layers.{inner}.{block[5]}"] = value
+            inner = 3 * (int(block[3]) - 1) + (block[2] == "bn")
+            renamed[f"{block[1]}.layers.{inner}.{block[4]}"] = value
     return renamed
 
 
@@ -42,7 +52,7 @@ def _make(network: nn.Module, depths: tuple[int, ...], options: BackboneOptions)
     if path is None:
         raise missing(options)
     assert isinstance(network, nn.Sequential)
-    module = network[:-1]  # without the classifier
+    module = _named(network, depths)
     load_weights(module, path, translate=lambda found: _translated(found, depths))
     return Backbone(options.name, module, options.size or SIZE)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -26,15 +26,26 @@ ClassCounts = list[dict[int, list[int]]]
 """For each task its classes, and for each class the training samples that clients 0, 1, ... have of it."""
 
 
+class Features(Protocol):
+    """What pictures go through before they are dealt."""
+
+    def source(self, pictures: Source) -> Source:
+        """Return the source with features in the place of pictures."""
+        ...
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the features of pictures, as `source` has them."""
+        ...
+
+
 class Benchmark:
     """Who gets which samples of which task; only indices are kept, samples are cut out when asked for."""
 
-    def __init__(
-        self, source: Source, options: BenchmarkOptions, features: Callable[[Source], Source] | None = None
-    ) -> None:
+    def __init__(self, source: Source, options: BenchmarkOptions, features: Features | None = None) -> None:
         self.options = options
         source = _reduced(source, options)
-        self.source = source = features(source) if features else _resized(source, options.image_size)
+        self.source = source = features.source(source) if features else _resized(source, options.image_size)
+        self._features = features if self.has_pictures else None  # a whole network
         sequence: TaskSequence = registry.get("scenario", options.scenario)(source, options)
         self.tasks = sequence.tasks
         if len(self.tasks) != options.tasks:
@@ -100,7 +111,21 @@ class Benchmark:
         chosen = torch.from_numpy(indices)
         x = self.tasks[task].transform(split.x[chosen])
         subject = None if split.subject is None else split.subject[chosen]
-        return Samples(x, split.y[chosen], torch.full((len(chosen),), task), subject=subject)
+        picture = None if split.picture is None else split.picture[chosen]
+        return Samples(x, split.y[chosen], torch.full((len(chosen),), task), subject=subject, picture=picture)
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether samples have the pictures beside them that their features were made of."""
+        return self.source.train.picture is not None
+
+    def encoded(self, stored: Samples) -> Samples:
+        """Return pictures that a memory stored as the samples they were: with features, as their task has them."""
+        assert self._features is not None
+        x = self._features.encode(stored.x)
+        for task in stored.of_task:
+            x[stored.task == task] = self.tasks[task].transform(x[stored.task == task])
+        return replace(stored, x=x, picture=stored.x)
 
     def class_counts(self) -> ClassCounts:
         """Count the training samples of each task, class and client."""

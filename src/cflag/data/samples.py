@@ -28,6 +28,9 @@ class Samples:
     index: Tensor | None = None
     """Which of its client's samples of a task each is, where a private run counts their uses; negative: nobody's."""
 
+    picture: Tensor | None = None
+    """What features in `x` were made of, where memories keep that in their place."""
+
     def __len__(self) -> int:
         return self.y.shape[0]  # len() of a tensor takes seven times as long
 
@@ -40,9 +43,13 @@ class Samples:
         """Return the tensors by name."""
         return {name: t for name, t in vars(self).items() if isinstance(t, Tensor)}
 
+    def stored(self) -> Samples:
+        """Return the samples as a memory stores them: pictures, where there are some, in the place of features."""
+        return self if self.picture is None else replace(self, x=self.picture, picture=None)
+
     def bytes_each(self) -> int:
-        """Return what one sample takes, without whose it is: limits count what is learned from."""
-        return sum(t[:1].nbytes for name, t in self.tensors().items() if name != "subject")
+        """Return what one sample takes in a memory, without whose it is: limits count what is learned from."""
+        return sum(t[:1].nbytes for name, t in self.stored().tensors().items() if name != "subject")
 
     def __getitem__(self, index: Tensor | slice) -> Samples:
         return Samples(**{name: t[index] for name, t in self.tensors().items()})

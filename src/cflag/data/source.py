@@ -17,6 +17,8 @@ class Split:
     x: Tensor
     y: Tensor
     subject: Tensor | None = None
+    picture: Tensor | None = None
+    """What features in `x` were made of, where memories are to keep that."""
 
     def __len__(self) -> int:
         return len(self.y)

@@ -168,6 +168,8 @@ class Host:
             return client
         kind = self.memory.kind if self.method.uses_memory else "none"
         memory: Memory = registry.get("memory", kind)(self.memory)
+        if self.benchmark.has_pictures:
+            memory.encode = self.benchmark.encoded
         if number in self.task_of:
             self._take_back(number)
         client = self.clients[number] = Client(number, self.seed, self.learner, memory, self.workspace)

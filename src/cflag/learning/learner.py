@@ -17,6 +17,7 @@ from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.dense import DenseNet
+from cflag.models.trainable import HEAD, Joined, set_training
 
 Loss = Callable[[Tensor, Samples], Tensor]
 """The mean loss of a model's outputs on samples."""
@@ -46,6 +47,17 @@ def _cat(tensors: Sequence[Tensor], channels_last: bool) -> Tensor:
     return torch.cat([t.reshape(-1) for t in tensors])
 
 
+def _slices(model: nn.Module) -> dict[str, slice]:
+    """Return the part of the flat vector that each trained parameter is."""
+    found: dict[str, slice] = {}
+    start = 0
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            found[name] = slice(start, start + parameter.numel())
+            start += parameter.numel()
+    return found
+
+
 def shortened(rows: Tensor, clip: float) -> Tensor:
     """Return rows, each shortened to a norm; one that is not finite counts as nothing, as its norm bounds nothing."""
     norms = rows.norm(dim=1, keepdim=True)
@@ -70,7 +82,8 @@ class Learner:
         loss: Loss | None = None,
         channels_last: bool = False,
     ) -> None:
-        self.model = model.to(device).train()
+        self.model = model.to(device)
+        set_training(model)
         self.device = torch.device(device)
         self.heads = heads
         self.normalise = normalise
@@ -82,11 +95,14 @@ class Learner:
             raise UserError("the model has no parameters to train")
         # Integer buffers (a count of batches) have no mean; each question starts with the initial ones.
         self._integers = [(b, b.clone()) for b in model.buffers() if not b.is_floating_point()]
-        buffers = [b for b in model.buffers() if b.is_floating_point()]
+        learning = [b for module in model.modules() if module.training for b in module.buffers(recurse=False)]
+        buffers = [b for b in dict.fromkeys(learning) if b.is_floating_point()]
         for name, tensors in (("parameters", self._parameters), ("floating-point buffers", buffers)):
             if len({t.dtype for t in tensors}) > 1:
                 raise UserError(f"the model's {name} must all have one dtype")
         self.params = _flatten(self._parameters, device, channels_last)
+        self.slices = _slices(model)
+        """Where each parameter lies in the flat vector, by its name in the model's state."""
         # Batch-norm statistics: averaged like parameters, but no gradient and no inner product sees them.
         self.buffers = _flatten(buffers, device, channels_last)
         self._dense = DenseNet.of(model) if loss is None else None
@@ -101,7 +117,7 @@ class Learner:
     def _training(self, mode: bool) -> None:
         """Switch the model between learning and answering; a walk through all its modules, so only where it must be."""
         if self.model.training != mode:
-            self.model.train(mode)
+            set_training(self.model, mode)
 
     def load(self, params: Tensor, buffers: Tensor) -> None:
         """Take over a global model."""
@@ -242,7 +258,8 @@ class Learner:
         return torch.cat(seen)
 
     def _last_dense(self) -> nn.Linear:
-        dense = [module for module in self.model.modules() if isinstance(module, nn.Linear)]
+        model = self.model.get_submodule(HEAD) if isinstance(self.model, Joined) else self.model
+        dense = [module for module in model.modules() if isinstance(module, nn.Linear)]
         if not dense:
             raise UserError("this method needs features: the model must end in an nn.Linear layer")
         return dense[-1]

@@ -22,6 +22,7 @@ from cflag.learning.distillation import distillation
 from cflag.learning.learner import Learner
 from cflag.learning.optimizers import Adam
 from cflag.models.generator import NOISE, Generator
+from cflag.models.trainable import set_training
 
 TEMPERATURE = 2.0
 """How soft the answers are from which the student learns."""
@@ -97,7 +98,7 @@ class Workshop:
     def teach(self) -> None:
         """Let the student learn from everything made so far what the teacher says about it."""
         pool = Samples.cat(self.parts)
-        self.student.train()
+        set_training(self.student)
         for _ in range(self.options.student_steps):
             some = pool[torch.randperm(len(pool))[: self.options.batch]].to(self.learner.device)
             assert some.logits is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,6 +24,8 @@ class MemoryOptions:
     sample: int = 200
     limit_samples: int = 0
     limit_bytes: int = 0
+    of: Literal["features", "images"] = "features"
+    """What is kept of pictures that went through a backbone: its features, or the pictures, to go through it again."""
     expire_rounds: int = 0
     """For how many rounds after the end of its task a sample is kept; 0 is for good."""
     expire_days: float = 0.0
@@ -57,7 +61,13 @@ class MemoryOptions:
 
 
 class Memory:
-    """Keeps samples; a kind of memory says in `add` which. State is a handful of plain tensors."""
+    """Keeps samples; a kind of memory says in `add` which. State is a handful of plain tensors.
+
+    Where it is to keep pictures, `samples` have them beside their features, and `state` has them alone.
+    """
+
+    encode: Callable[[Samples], Samples] | None = None
+    """What gives pictures their features back, where pictures are kept."""
 
     def __init__(self, options: MemoryOptions) -> None:
         self.options = options
@@ -89,11 +99,13 @@ class Memory:
         """Return what must survive a restart."""
         if self.samples is None:
             return {}
-        return self.samples.tensors()
+        return self.samples.stored().tensors()
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Take back what `state` returned."""
         self.samples = Samples(**state) if state else None
+        if self.encode is not None and self.samples is not None:
+            self.samples = self.encode(self.samples)
 
 
 @register("memory", "none", "keeps nothing")

@@ -23,7 +23,7 @@ NAME = "forgotten.json"
 
 def hashes(samples: Samples) -> list[str]:
     """Return the hash (SHA-256) of each sample's bytes as they are stored: those of `x`, without its label."""
-    return [hashlib.sha256(x.numpy().tobytes()).hexdigest() for x in samples.x.detach().cpu().contiguous()]
+    return [hashlib.sha256(x.numpy().tobytes()).hexdigest() for x in samples.stored().x.detach().cpu().contiguous()]
 
 
 def subject_hash(subject: int) -> str:

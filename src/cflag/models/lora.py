@@ -1,0 +1,143 @@
+"""Low-rank adapters (Hu et al., 2022): beside a frozen dense layer or 1×1 convolution, two thin matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TypeGuard
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cflag.errors import UserError
+from cflag.models.trainable import suggestion
+
+
+@dataclass(frozen=True)
+class LoraOptions:
+    """Adapters: their rank (0 is none), their scale α / rank, the layers that get one, and what is saved at the end."""
+
+    rank: int = 0
+    alpha: float = 0.0
+    """0 is the rank: a scale of one."""
+    layers: tuple[str, ...] = ("*",)
+    """Patterns of names; those of the dense layers and 1×1 convolutions that do not train themselves get adapters."""
+    merge: bool = False
+    """Add adapters to their layers in the saved model, which then has the plain network's names."""
+
+    def check(self, table: str) -> None:
+        """Refuse numbers that cannot work."""
+        for key in ("rank", "alpha"):
+            if getattr(self, key) < 0:
+                raise UserError(f"{table}.{key} = {getattr(self, key)} must not be negative")
+        if not self.layers:
+            raise UserError(f"{table}.layers = [] names no layer; leave it out for all that fit")
+        for key, default in (("alpha", 0.0), ("layers", ("*",)), ("merge", False)):
+            if not self.rank and getattr(self, key) != default:
+                raise UserError(f"{table}.{key} is set, but there are no adapters: set {table}.rank, too")
+
+    @property
+    def scale(self) -> float:
+        """What the product of the two matrices is multiplied by."""
+        return (self.alpha or self.rank) / self.rank
+
+
+class Lora(nn.Module):
+    """y = layer(x) + scale · B A x. B begins at zero, so that the network begins as it was."""
+
+    def __init__(self, layer: nn.Linear | nn.Conv2d, options: LoraOptions) -> None:
+        super().__init__()
+        self.layer = layer
+        self.scale = options.scale
+        outputs, inputs = layer.weight.shape[:2]
+        self.lora_A = nn.Parameter(layer.weight.new_empty(options.rank, inputs))
+        self.lora_B = nn.Parameter(layer.weight.new_empty(outputs, options.rank))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Begin anew: as a dense layer does, and at zero."""
+        nn.init.kaiming_uniform_(self.lora_A, a=5**0.5)
+        nn.init.zeros_(self.lora_B)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the two ways."""
+        y: Tensor = self.layer(x)
+        if isinstance(self.layer, nn.Linear):
+            return y + self.scale * F.linear(F.linear(x, self.lora_A), self.lora_B)
+        down, across = self.layer.stride
+        # Pixels are left out by hand: a strided 1x1 convolution of few channels may corrupt memory (models/layers.py).
+        inner = F.conv2d(x[:, :, ::down, ::across], self.lora_A[:, :, None, None])
+        return y + self.scale * F.conv2d(inner, self.lora_B[:, :, None, None])
+
+    @property
+    def weight(self) -> Tensor:
+        """The layer's weight with the adapter in it; also for networks that read it instead of calling the layer."""
+        return self.layer.weight + self.scale * (self.lora_B @ self.lora_A).view_as(self.layer.weight)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The layer's own bias."""
+        return self.layer.bias
+
+
+def add_adapters(network: nn.Module, options: LoraOptions) -> None:
+    """Put adapters beside the frozen layers of a network that the options name."""
+    places = [(parent, name, path) for parent, name, path in _places(network) if _is_frozen(parent, name)]
+    names = [path for _, _, path in places]
+    for pattern in options.layers:
+        if not any(fnmatchcase(path, pattern) for path in names):
+            there = suggestion(pattern, names) if names else "there is none"
+            raise UserError(f"lora.layers: '{pattern}' names no frozen dense layer or 1x1 convolution; {there}")
+    made: dict[nn.Module, Lora] = {}  # a layer that stands in two places has one adapter
+    for parent, name, path in places:
+        if not any(fnmatchcase(path, pattern) for pattern in options.layers):
+            continue
+        layer = getattr(parent, name)
+        if layer not in made:
+            made[layer] = Lora(_roomy(layer, path, options.rank), options)
+        setattr(parent, name, made[layer])
+
+
+def _places(network: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
+    """Yield the places in a network where an adapter fits: a parent, a name in it, and the whole name."""
+    for above, parent in list(network.named_modules()):
+        for name, module in parent._modules.items():
+            if _fits(module):
+                yield parent, name, f"{above}.{name}" if above else name
+
+
+def _fits(module: nn.Module | None) -> TypeGuard[nn.Linear | nn.Conv2d]:
+    if isinstance(module, nn.Conv2d):
+        plain = module.padding in ("same", "valid") or module.padding == (0, 0)
+        return module.kernel_size == (1, 1) and module.groups == 1 and plain
+    return isinstance(module, nn.Linear)
+
+
+def _is_frozen(parent: nn.Module, name: str) -> bool:
+    return not getattr(parent, name).weight.requires_grad
+
+
+def _roomy(layer: nn.Linear | nn.Conv2d, path: str, rank: int) -> nn.Linear | nn.Conv2d:
+    """Return a layer that is at least as wide as the rank."""
+    widest = min(layer.weight.shape[:2])
+    if rank > widest:
+        raise UserError(
+            f"lora.rank = {rank} is more than the {widest} that '{path}' can have; "
+            "lower it, or name wider layers in lora.layers"
+        )
+    return layer
+
+
+def merged(model: nn.Module) -> dict[str, Tensor]:
+    """Return a model's state with its adapters added to their layers, under the names of the plain network."""
+    state: dict[str, Tensor] = dict(model.state_dict())
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, Lora):
+            before = f"{path}." if path else ""
+            for name in list(module.state_dict()):
+                value = state.pop(f"{before}{name}")
+                if name.startswith("layer."):
+                    state[f"{before}{name.removeprefix('layer.')}"] = value
+            state[f"{before}weight"] = module.weight.detach()
+    return state
