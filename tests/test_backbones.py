@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -17,9 +18,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cflag import features, registry, run
+from cflag.backbones import whitening
 from cflag.backbones.base import Backbone, BackboneOptions
 from cflag.backbones.efficientnet import STAGES, efficientnet_lite
 from cflag.backbones.features import BATCH, Extractor
+from cflag.backbones.whitening import whitening_layer
+from cflag.build import build_benchmark
+from cflag.config import flatten, load_raw, merge, resolve
+from cflag.data.benchmark import Benchmark
 from cflag.data.source import Source
 from cflag.errors import UserError
 from cflag.files import load_state
@@ -402,3 +408,50 @@ def test_the_example_learns_a_folder_of_pictures(
     assert said["cflag-sgd"] > 80
     assert said["ridge"] > 80
     assert said["finetune"] < 70
+
+
+# --- whitening --------------------------------------------------------------------------------------------
+
+
+def test_whitened_features_by_hand() -> None:
+    """Two features with variances 4 and 1 and covariance 1: shrunk by their mean variance, 2.5, the covariance becomes
+    [[6.5, 1], [1, 3.5]]; what the layer makes of features with that covariance has the unit matrix."""
+    centred = torch.tensor([[2.0, 1.0], [-2.0, -1.0], [2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double()
+    x = centred + torch.tensor([10.0, -3.0])
+    covariance = centred.t() @ centred / 6
+    layer = whitening_layer(x)
+    shrunk = covariance + covariance.diagonal().mean() * torch.eye(2)
+    weight = layer.weight.double()
+    torch.testing.assert_close(weight @ shrunk @ weight.t(), torch.eye(2).double(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(layer(x.float()).mean(0), torch.zeros(2), rtol=0, atol=1e-5)
+
+
+def test_features_are_whitened_by_public_pictures(tiny: Path, tmp_path: Path) -> None:
+    """A run's features are the backbone's through the public pictures' layer; a memory of pictures is the same."""
+
+    def benchmark(**more: Any) -> Benchmark:
+        return build_benchmark(resolve(merge(load_raw("digits"), flatten({**RUN, **more}))))
+
+    plain, made = benchmark(), benchmark(whiten="digits")
+    public = benchmark(samples_per_class=0).source.train.x.double()
+    expected = whitening_layer(public)(plain.source.train.x).detach()
+    torch.testing.assert_close(made.source.train.x, expected, rtol=1e-4, atol=1e-4)
+    assert plain.spec.origin != made.spec.origin, "clients with and without it are no fleet"
+    kinds = {of: {"per_task": 6, "sample": 3, "of": of} for of in ("features", "images")}
+    one, two = (run("digits", **RUN, method="replay", whiten="digits", memory=memory, out=tmp_path / of)
+                for of, memory in kinds.items())  # fmt: skip
+    assert one.accuracy_matrix == two.accuracy_matrix
+
+
+@pytest.mark.parametrize(("settings", "line"), [
+    ({"backbone": ""}, "whiten = 'digits' is for a backbone's features: name a backbone, too"),
+    ({"trainable": "all"}, "whiten is for a backbone's features: leave trainable = 'head'"),
+    ({"whiten": "nothing"}, "unknown source 'nothing'"),
+    ({}, "whiten = 'digits': 50 pictures are too few for 54 features"),
+])  # fmt: skip
+def test_whitening_that_cannot_be(
+    settings: dict[str, Any], line: str, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whitening, "MOST", 50)
+    with pytest.raises(UserError, match=re.escape(line)):
+        run("digits", **{**RUN, "whiten": "digits", **settings})

@@ -26,6 +26,7 @@ from cflag.rng import torch_seed
 
 if TYPE_CHECKING:
     from cflag.backbones.base import Backbone
+    from cflag.backbones.features import Extractor
 
 
 def build_benchmark(config: Config, source: Source | None = None) -> Benchmark:
@@ -40,6 +41,8 @@ def build_benchmark(config: Config, source: Source | None = None) -> Benchmark:
 def _extractor(config: Config) -> Features | None:
     """Return what turns pictures into what a backbone's frozen layers make of them, where the config names one."""
     if not config.backbone:
+        if config.whiten:
+            raise UserError(f"whiten = '{config.whiten}' is for a backbone's features: name a backbone, too")
         return None
     from cflag.backbones.cut import AsTheyAre, divide, only_head
     from cflag.backbones.features import Extractor
@@ -48,12 +51,26 @@ def _extractor(config: Config) -> Features | None:
     backbone, trainable = _backbone(config), _trainable(config)
     half, pictures = config.half_features, config.memory.of == "images"
     if only_head(trainable, config.lora):
-        return Extractor(backbone, folder, half, pictures=pictures)
+        plain = Extractor(backbone, folder, half, pictures=pictures)
+        return _whitened(config, plain) if config.whiten else plain
+    if config.whiten:
+        raise UserError("whiten is for a backbone's features: leave trainable = 'head', without [lora]")
     origin = backbone.digest()
     below, _ = divide(backbone, trainable, config.lora)
     if below is None:
         return AsTheyAre(backbone, origin)
     return Extractor(replace(backbone, module=below), folder, half, origin, pictures)
+
+
+def _whitened(config: Config, plain: Extractor) -> Extractor:
+    """Return the extractor of whitened features."""
+    from cflag.backbones.features import Extractor
+    from cflag.backbones.whitening import origin_of, whitened
+
+    public = load_source(config.whiten, data_dir_or_default(config.data_dir))
+    pictures = config.memory.of == "images"
+    backbone, origin = whitened(plain, public), origin_of(plain, public)
+    return Extractor(backbone, plain.folder, config.half_features, origin, pictures)
 
 
 def _backbone(config: Config) -> Backbone:

@@ -18,6 +18,7 @@ from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserErr
 from cflag.experiment import Experiment
 from cflag.learning.synthesis import SynthesisOptions
 from cflag.loggers.attach import require_loggers
+from cflag.models.lora import LoraOptions
 from cflag.process import one_thread
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
@@ -86,6 +87,8 @@ class Price:
 def stand_in(config: Config, width: int = 1) -> Config:
     """Return a config whose clients compute and send as often as this one's, with a small model: fast to price."""
     small = replace(config, model="mlp", width=width, workers=1, device="cpu")
+    if config.backbone:  # how often clients compute does not depend on what they see
+        small = replace(small, backbone="", whiten="", trainable="", lora=LoraOptions(), image_size=8)
     made = config.settings
     if isinstance(made, SynthesisOptions):  # how well samples are made does not change how many clients compute on
         small = replace(small, settings=replace(made, generator_steps=1, student_steps=1, batch=made.samples))

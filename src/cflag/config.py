@@ -39,11 +39,6 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
 
     method: str = "cflag"
     source: str = "digits"
-    backbone: str = ""
-    """A pretrained network that all pictures go through, once (`cflag list backbones`), at `image_size` pixels; the
-    model then learns on its features."""
-    half_features: bool = False
-    """Keep features in half precision: half the disk, and other numbers."""
     trainable: str | tuple[str, ...] = ""
     """What trains: `all`, `head`, `norm`, or patterns of names of parameters or of modules; by default the head on a
     backbone or beside adapters, and else all. The model on a backbone is its `head`."""

@@ -22,4 +22,11 @@ class BenchmarkOptions:
     samples_per_class: int = 0
     test_per_class: int = 0
     image_size: int = 0
+    backbone: str = ""
+    """A pretrained network that all pictures go through, once (`cflag list backbones`), at `image_size` pixels; the
+    model then learns on its features."""
+    half_features: bool = False
+    """Keep features in half precision: half the disk, and other numbers."""
+    whiten: str = ""
+    """A source of public pictures by whose statistics features are whitened: as many as there are features, or more."""
     seed: int = 1234

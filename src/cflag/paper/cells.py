@@ -52,7 +52,8 @@ class Cell:
         """Return the name of the preset that it stands on."""
         usual = SCALES[scale].scenario
         scenario = self.settings.get("scenario", usual)
-        return f"{self.source}{'' if scenario == usual else f'-{scenario}'}-{scale}"
+        own = ("" if scenario == usual else f"-{scenario}") + ("-whitened" if self.settings.get("whiten") else "")
+        return f"{self.source}{own}-{scale}"
 
     def raw(self, scale: str) -> dict[str, Any]:
         """Return the config's values at a scale; shares of the memory become samples."""

@@ -31,21 +31,33 @@ MANY: dict[str, Any] = {"clients": 50, "memory.per_task": 40}
 """Fifty clients with a tenth of the samples each, and a tenth of the memory: the same number of samples in all."""
 
 
+WHITENED: dict[str, Any] = {"whiten": "tiny-imagenet"}
+"""By pictures of ImageNet, which the backbone has seen anyway."""
+THEORY_ROWS = ("cflag", "theory-minibatch", "theory-no-drift", "theory-interference", "cflag-sgd", "cflag-sgd-own")
+
+
 def _possible(rows: tuple[str, ...], scenario: str) -> tuple[str, ...]:
     return tuple(row for row in rows if scenario == "class" or row not in OWN_LABELS)
 
 
 def _rates() -> tuple[Cell, ...]:
     """Every method with every rate of its optimizer, in both scenarios, at both ends of ζ."""
-    kinds = [*((rate, (*SGD_ROWS, *OWN_LABELS)) for rate in RATES), *((rate, ADAM_ROWS) for rate in ADAM_RATES)]
+    sgd = tuple(dict.fromkeys((*SGD_ROWS, *OWN_LABELS, *THEORY_ROWS)))
+    whitened = ("replay", "er-ace", "joint", *THEORY_ROWS)
+    length = {"rounds": RATES_ROUNDS, "eval_every": RATES_ROUNDS}
+    kinds: list[tuple[str, dict[str, Any], tuple[str, ...], tuple[float, ...]]] = [
+        ("class", {"scenario": "class"}, sgd, RATES),
+        ("class", {"scenario": "class"}, ADAM_ROWS, ADAM_RATES),
+        ("task", {"scenario": "task"}, SGD_ROWS, RATES),
+        ("task", {"scenario": "task"}, ADAM_ROWS, ADAM_RATES),
+        ("class-whitened", {"scenario": "class", **WHITENED}, whitened, RATES[:-1]),
+    ]
     return tuple(
-        Cell(ends(f"cifar100-{scenario}", zeta), "cifar100",
-             {"scenario": scenario, "zeta": zeta, "rounds": RATES_ROUNDS, "eval_every": RATES_ROUNDS},
-             _possible(rows, scenario), at=rate, rate=rate)
-        for scenario in ("class", "task")
+        Cell(ends(f"cifar100-{name}", zeta), "cifar100", {**settings, "zeta": zeta, **length}, rows, at=rate, rate=rate)
+        for name, settings, rows, rates in kinds
         for zeta in (IID, NON_IID)
-        for rate, rows in kinds
-    )  # fmt: skip
+        for rate in rates
+    )
 
 
 def _cost(budget: Budget) -> tuple[Cell, ...]:
@@ -59,6 +71,16 @@ def _cost(budget: Budget) -> tuple[Cell, ...]:
         for zeta in (IID, NON_IID)
         for rounds in BUDGETS[budget]
     )  # fmt: skip
+
+
+def _theory() -> tuple[Cell, ...]:
+    """C-FLAG where its assumptions hold, for the gradients of twenty rounds of replay."""
+    rows = ("replay", "theory-rates", *THEORY_ROWS)
+    return tuple(
+        Cell(ends(name, zeta), "cifar100", {"zeta": zeta, **settings}, rows, budget="gradients")
+        for name, settings in (("as they are", FEW), ("whitened", WHITENED))
+        for zeta in (IID, NON_IID)
+    )
 
 
 OTHER_BENCHMARKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -87,6 +109,8 @@ PRETRAINED: dict[str, Campaign] = {
         *(Campaign(f"pretrained-{budget}", f"On pretrained features, at equal {budget}", "cost", _cost(budget),
                    budget, base="replay", scales=AT)
           for budget in BUDGETS),
+        Campaign("pretrained-theory", "C-FLAG where its assumptions hold: softmax regression on features, at equal "
+                 "gradients", "parts", _theory(), base="replay", scales=AT),
         Campaign("pretrained-others", "On pretrained features: other tasks and data sets, at equal rounds", "rows",
                  _others(), base="replay", scales=AT),
     )

@@ -69,8 +69,9 @@ def _seconds(config: Config) -> float:
 def _benchmark_of(config: Config) -> Config:
     """Return the config that one gradient is timed with: same model and data, whatever the method and partition."""
     plain = Config()
-    same = ("source", "backbone", "half_features", "model", "width", "norm", "stem", "image_size", "batch", "tasks",
-            "samples_per_class", "test_per_class", "data_dir", "device", "optimizer")  # fmt: skip
+    same = ("source", "backbone", "half_features", "whiten", "trainable", "lora", "model", "width", "norm", "stem",
+            "image_size", "batch", "tasks", "samples_per_class", "test_per_class", "data_dir", "device",
+            "optimizer")  # fmt: skip
     return replace(plain, **{name: getattr(config, name) for name in same}, method="finetune",
                    settings=_settings("finetune"), steps=3, workers=1)  # fmt: skip
 

@@ -82,6 +82,22 @@ PARTS = (
 """What each part of C-FLAG buys: the paper's own with one thing changed, at β = 1e-3."""
 
 
+def _theory(name: str, label: str, **settings: Any) -> Variant:
+    """C-FLAG as printed, but for one thing."""
+    own = tuple((f"cflag.{key}", value) for key, value in settings.items())
+    return Variant(f"theory-{name}", label, "cflag", None, own, BOTH_RATES)
+
+
+THEORY = (
+    Variant("theory-rates", "C-FLAG, rates of the theory", "cflag", None,
+            (("cflag.smoothness", "auto"), ("cflag.beta", 1e9)), rates=()),
+    _theory("minibatch", "C-FLAG, mini-batch gradients", estimator="minibatch"),
+    _theory("no-drift", "C-FLAG, no drift correction", drift=0.0),
+    _theory("interference", "C-FLAG, interference rule only", rules="interference"),
+)  # fmt: skip
+"""C-FLAG with plain SGD where the paper's assumptions hold: with the rates that they ask for, and part by part."""
+
+
 def _shared(name: str, label: str, **settings: Any) -> Variant:
     own = tuple((f"cflag-shared.{key}", value) for key, value in settings.items())
     return Variant(f"shared-{name}", label, "cflag-shared", None, own, ("beta",))
@@ -100,7 +116,7 @@ SHARED_PARTS = (
     _shared("exchange-32", "exchange every 32 steps", exchange=32),
 )
 """What each part of C-FLAG-Shared buys."""
-VARIANTS = {v.name: v for v in (*CFLAG_VARIANTS, *OTHERS, *PARTS, *SHARED_PARTS)}
+VARIANTS = {v.name: v for v in (*CFLAG_VARIANTS, *OTHERS, *PARTS, *THEORY, *SHARED_PARTS)}
 TASK_ROWS = ("finetune", "ewc", "nccl", "fedtrack", "replay", PAPERS_OWN)
 CLASS_ROWS = ("finetune", "ewc", "lwf", "icarl", "target", "nccl", "fedtrack", PAPERS_OWN)
 
