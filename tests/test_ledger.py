@@ -11,10 +11,9 @@ import pytest
 
 from cflag.cli import main
 from cflag.paper.campaigns import CAMPAIGNS, PAPERS, find_campaign
-from cflag.paper.cells import SEEDS
 from cflag.paper.claims import CLAIMS, Claim, Judgement, Measured, Verdict, from_spread, over_seeds, overall
 from cflag.paper.ledger import make_ledger
-from cflag.paper.scales import EVIDENCE, SCALES
+from cflag.paper.scales import EVIDENCE, SCALES, SEEDS
 from cflag.paper.summary import CellResult, Summary, printed, printed_row
 from cflag.paper.variants import VARIANTS, main_cflag
 

@@ -16,11 +16,11 @@ from cflag.config import load_raw, merge, resolve
 from cflag.errors import UserError
 from cflag.paper import cells
 from cflag.paper.campaigns import CAMPAIGNS, find_campaign
-from cflag.paper.cells import DATA_SETS, SEEDS, Campaign, Cell, chosen
+from cflag.paper.cells import DATA_SETS, Campaign, Cell, chosen
 from cflag.paper.figures import draw
 from cflag.paper.present import as_markdown, shown
 from cflag.paper.reproduce import _gradients, _synthesis, estimate
-from cflag.paper.scales import PROTOCOL, SCALES
+from cflag.paper.scales import PROTOCOL, SCALES, SEEDS
 from cflag.paper.summary import CellResult, Summary, printed, printed_row, summarise
 from cflag.paper.variants import VARIANTS
 from cflag.presets import preset_names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,19 +59,22 @@ def test_a_rate_that_lost_a_run_is_not_chosen_however_good_its_others_are() -> N
     assert chosen_rates(summary(*weak, good, gone)) == {("cifar10-task", "ewc"): 1e-3}
 
 
-def test_presets_have_the_rates_that_were_chosen() -> None:
+@pytest.mark.parametrize(("scale", "name"), [("small", "rates"), ("pretrained", "pretrained-rates")])
+def test_presets_have_the_rates_that_were_chosen(scale: str, name: str) -> None:
     """What the ledger says about rates is what the runs of the tables had."""
-    path = RESULTS / "small" / "rates.json"
+    path = RESULTS / scale / f"{name}.json"
     found = chosen_rates(Summary.from_dict(json.loads(path.read_text(encoding="utf-8"))))
     assert len(found) >= 7
-    for (benchmark, name), rate in found.items():
-        source, _, scenario = benchmark.rpartition("-")
-        cell = Cell("", source, {"scenario": scenario})
-        preset, variant = cell.preset("small"), VARIANTS[name]
-        own = SCALES["small"].rates.get(name, {}).get(preset)
+    for (benchmark, row_name), rate in found.items():
+        named = re.fullmatch(r"(.+)-(task|class)(-whitened)?", benchmark)
+        assert named
+        source, scenario, whitened = named.groups()
+        cell = Cell("", source, {"scenario": scenario, **({"whiten": "some"} if whitened else {})})
+        preset, variant = cell.preset(scale), VARIANTS[row_name]
+        own = SCALES[scale].rates.get(row_name, {}).get(preset)
         table = load_raw(preset)[variant.method]
         for key in variant.rates:
-            assert (own or table[key]) == rate, f"{preset}: {name}"
+            assert (own or table[key]) == rate, f"{preset}: {row_name}"
 
 
 def test_differences_are_paired_by_seed() -> None:

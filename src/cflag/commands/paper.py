@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cflag.commands.common import absolute, jobs_at_once, names_in, seed_of
 from cflag.errors import CflagError, UserError
-from cflag.paper.scales import SCALES
+from cflag.paper.scales import SCALES, SEEDS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cflag.compare import Job
     from cflag.paper.cells import Campaign
 
-SEEDS = "1234,1235,1236"
+USUAL_SEEDS = ",".join(map(str, SEEDS))
 
 
 def add_reproduce(commands: Commands) -> None:
@@ -38,7 +38,7 @@ def add_reproduce(commands: Commands) -> None:
                            "that NAME has)")  # fmt: skip
     reproduce.add_argument("--methods", metavar="NAME,NAME,...", help="only these (default: all of the table)")
     reproduce.add_argument("--sources", metavar="NAME,NAME,...", help="only these data sets (default: all)")
-    reproduce.add_argument("--seeds", default=SEEDS, metavar="N,N,...")
+    reproduce.add_argument("--seeds", default=USUAL_SEEDS, metavar="N,N,...")
     reproduce.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at once (default: one per core)")
     reproduce.add_argument("--log", default="", metavar="NAME,NAME", help="log the runs: tensorboard, mlflow or both")
     reproduce.add_argument("--data-dir", metavar="DIR", help="where data sets are (default: $CFLAG_DATA)")
@@ -148,7 +148,7 @@ def _command(name: str, args: argparse.Namespace) -> str:
     for option, value, default in (
         ("--methods", args.methods, None),
         ("--sources", args.sources, None),
-        ("--seeds", args.seeds, SEEDS),
+        ("--seeds", args.seeds, USUAL_SEEDS),
     ):
         if value != default:
             words += [option, value]

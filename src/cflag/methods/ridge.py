@@ -17,7 +17,7 @@ from cflag.registry import register
 class RidgeSettings:
     """The weight of ‖W‖², in mean squared features."""
 
-    strength: float = 1e-2
+    strength: float = 0.1
 
     def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""

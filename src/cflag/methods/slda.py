@@ -21,7 +21,7 @@ from cflag.registry import register
 class SldaSettings:
     """How much of the covariance is replaced by its mean variance."""
 
-    shrink: float = 1e-2
+    shrink: float = 0.3
 
     def check(self, table: str) -> None:
         """Refuse numbers that cannot work."""

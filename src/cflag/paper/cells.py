@@ -18,7 +18,6 @@ from cflag.errors import UserError, unknown
 from cflag.paper.scales import PROTOCOL, SCALES
 from cflag.paper.variants import PAPERS_OWN, VARIANTS, Variant
 
-SEEDS = (1234, 1235, 1236)
 IID, NON_IID = 1e5, 0.1
 DATA_SETS = ("cifar10", "cifar100", "tiny-imagenet")
 SWEPT = ("clients", "memory.sample", "memory.per_task")

@@ -13,11 +13,11 @@ from pathlib import Path
 from cflag.errors import UserError
 from cflag.files import write_atomically, write_json
 from cflag.paper.campaigns import CAMPAIGNS, PAPERS
-from cflag.paper.cells import SEEDS, Campaign
+from cflag.paper.cells import Campaign
 from cflag.paper.claims import CLAIMS, Claim, Verdict, overall
 from cflag.paper.figures import PLAIN, draw
 from cflag.paper.present import NONE, markdown_table
-from cflag.paper.scales import EVIDENCE
+from cflag.paper.scales import EVIDENCE, SEEDS
 from cflag.paper.sections import first, marked, rows_of, section
 from cflag.paper.summary import CellResult, Summary
 from cflag.paper.variants import label, main_cflag

@@ -61,8 +61,9 @@ def _rates() -> tuple[Cell, ...]:
 
 
 def _cost(budget: Budget) -> tuple[Cell, ...]:
-    """All methods for what so many rounds of replay cost, with few clients and with many."""
-    few, many = ((*ALL_ROWS, "probe"), LEADERS) if budget == "rounds" else (TRAINED, LEADERS[: -len(YARDSTICKS)])
+    """Methods for what so many rounds of replay cost, with few clients and with many."""
+    paying = tuple(row for row in LEADERS if row not in YARDSTICKS)
+    few, many = ((*ALL_ROWS, "probe"), LEADERS) if budget == "rounds" else (paying, paying)
     return tuple(
         Cell(ends(f"cifar100-{settings.get('clients', 5)}-clients", zeta), "cifar100",
              {"zeta": zeta, "rounds": rounds, "eval_every": rounds, **settings},
