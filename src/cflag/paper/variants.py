@@ -20,12 +20,14 @@ class Variant:
     settings: tuple[tuple[str, Any], ...] = ()
     rates: tuple[str, ...] = ("lr",)
     """The settings of the method that hold its rate; several are set to the same value (the paper's α = β)."""
+    alpha: float = 1.0
+    """α in units of β; the paper's own is 1."""
     rounds: int = 0
     """Rounds of its own, where more would be no use or are no matter: a yardstick that no budget is shared with."""
 
     def at_rate(self, rate: float) -> list[tuple[str, Any]]:
         """Return the settings with which it runs at a rate."""
-        return [(f"{self.method}.{name}", rate) for name in self.rates]
+        return [(f"{self.method}.{name}", self.alpha * rate if name == "alpha" else rate) for name in self.rates]
 
 
 PAPERS_OWN = "C-FLAG"
@@ -83,17 +85,17 @@ PARTS = (
 
 
 def _theory(name: str, label: str, **settings: Any) -> Variant:
-    """C-FLAG as printed, but for one thing."""
+    """C-FLAG as printed, with a memory step as long as the E = 26 local ones, but for one thing."""
     own = tuple((f"cflag.{key}", value) for key, value in settings.items())
-    return Variant(f"theory-{name}", label, "cflag", None, own, BOTH_RATES)
+    return Variant(f"theory-{name}", label, "cflag", None, own, BOTH_RATES, alpha=25.0)
 
 
 THEORY = (
     Variant("theory-rates", "C-FLAG, rates of the theory", "cflag", None,
             (("cflag.smoothness", "auto"), ("cflag.beta", 1e9)), rates=()),
-    _theory("minibatch", "C-FLAG, mini-batch gradients", estimator="minibatch"),
-    _theory("no-drift", "C-FLAG, no drift correction", drift=0.0),
-    _theory("interference", "C-FLAG, interference rule only", rules="interference"),
+    _theory("balanced", "C-FLAG, α = 25 β"),
+    _theory("minibatch", "C-FLAG, α = 25 β, mini-batches", estimator="minibatch"),
+    _theory("no-drift", "C-FLAG, α = 25 β, no drift correction", drift=0.0),
 )  # fmt: skip
 """C-FLAG with plain SGD where the paper's assumptions hold: with the rates that they ask for, and part by part."""
 
