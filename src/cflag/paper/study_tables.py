@@ -10,7 +10,7 @@ from statistics import fmean
 from cflag.paper.cells import Campaign
 from cflag.paper.present import NONE, markdown_table, shown
 from cflag.paper.summary import CellResult, Summary
-from cflag.paper.variants import label
+from cflag.paper.variants import VARIANTS, label
 from cflag.results.intervals import interval
 
 STUDIES = ("rates", "parts", "cost", "rows")
@@ -111,7 +111,8 @@ def _compared(campaign: Campaign, summary: Summary, group: str, at: float | None
     """Return the table of one benchmark and budget: every row, and how far it is from a base, with its interval."""
     entries = [e for e in summary.entries if (e.group, e.at) == (group, at) and e.accuracy]
     base = row_of(entries, campaign.base)
-    over = [e.method for e in entries if _spent(campaign, e) > OVER * _spent(campaign, base)] if base else []
+    paying = [e for e in entries if not VARIANTS[e.method].rounds]
+    over = [e.method for e in paying if _spent(campaign, e) > OVER * _spent(campaign, base)] if base else []
     rows = [
         [label(e.method) + (" †" if e.method in over else ""), shown(e.accuracy), _points(e, base),
          shown(e.forgetting), f"{e.rounds or 0:g}", f"{e.gradients or 0:,.0f}", f"{e.megabytes or 0:,.0f}",
