@@ -49,7 +49,11 @@ SCALES = {
                 "cifar100-pretrained": 0.015,
                 "cifar10-pretrained": 0.015,
                 "tiny-imagenet-pretrained": 0.015,
-            }
+                "cifar100-whitened-pretrained": 0.05,
+            },
+            "theory-balanced": {"cifar100-whitened-pretrained": 0.015},
+            "theory-minibatch": {"cifar100-whitened-pretrained": 0.015},
+            "theory-no-drift": {"cifar100-whitened-pretrained": 0.015},
         },
         scenario="class",
         protocol=False,
