@@ -150,8 +150,9 @@ def summarise(
             lost = [job.config.seed for job in jobs if any(line.startswith(f"{job.folder.name}: ") for line in failed)]
             entries.append(replace(_entry(campaign, cell, variant, results), lost=lost))
             everything += results
+    told = [line.replace(f"{out}/", "") for line in failed]  # a ledger is read where there is no such folder
     commits = sorted({result.versions.get("commit", "installed") for result in everything})
-    return Summary(campaign.name, scale, command, _last_day(everything), ", ".join(commits), entries, list(failed))
+    return Summary(campaign.name, scale, command, _last_day(everything), ", ".join(commits), entries, told)
 
 
 def _last_day(results: Sequence[Result]) -> str:
