@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -132,10 +134,54 @@ def test_an_interrupted_extraction_goes_on_and_a_damaged_block_is_made_again(
     content = bytearray(blocks[2].read_bytes())
     content[-1] ^= 1
     blocks[2].write_bytes(content)
-    (blocks[0].parent / f"{blocks[0].name}.7.new").write_bytes(b"half")
+    half = blocks[0].parent / f"{blocks[0].name}.7.new"
+    half.write_bytes(b"half")
+    os.utime(half, (1e9, 1e9))
     assert torch.equal(counted(module, tmp_path, source).train.x, whole)
     assert module.seen == 32
     assert sorted(blocks[0].parent.iterdir()) == blocks
+
+
+def test_two_runs_at_once_leave_each_other_alone(tmp_path: Path) -> None:
+    module, source = Means(), pictures()
+    counted(module, tmp_path, source)
+    block = next(tmp_path.rglob("*-40.*"))
+    block.unlink()
+    others = block.with_name(f"{block.name}.7.new")
+    others.write_bytes(b"another run is writing this")
+    counted(module, tmp_path, source)
+    assert others.exists()
+
+
+class Power(nn.Module):
+    def __init__(self, power: float = 1.0) -> None:
+        super().__init__()
+        self.power = power
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.abs().pow(self.power).mean((2, 3))
+
+
+def test_other_code_or_settings_are_another_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have one name, one form and the same weights, none."""
+    first = features(pictures(), Power(), 8, folder=tmp_path).train.x
+    assert not torch.equal(features(pictures(), Power(2.0), 8, folder=tmp_path).train.x, first)
+    monkeypatch.setattr(Power, "forward", lambda self, x: x.amax((2, 3)))
+    assert not torch.equal(features(pictures(), Power(), 8, folder=tmp_path).train.x, first)
+
+
+def test_the_hash_of_code_is_the_same_in_every_process() -> None:
+    code = (
+        "from torch import nn; from cflag.backbones.code import code_digest\n"
+        "class Own(nn.Module):\n"
+        "    def __init__(self): super().__init__(); self.act = nn.functional.relu; self.parts = {'a', 'b', 'c'}\n"
+        "    def forward(self, x): return x if 'mean' in {'mean', 'max', 'none'} else (lambda y: y)(x)\n"
+        "print(code_digest(Own()), code_digest(nn.Sequential(nn.ReLU())))"
+    )
+    runs = [subprocess.run([sys.executable, "-c", lines + code], capture_output=True, text=True, check=True).stdout
+            for lines in ("", "\n\n")]  # fmt: skip
+    assert len(runs[0].split()) == 1
+    assert runs[0] == runs[1]
 
 
 def test_a_block_of_another_backbone_in_its_place_is_not_believed(tmp_path: Path) -> None:
