@@ -217,6 +217,24 @@ def test_what_gives_no_features_is_refused(module: nn.Module, why: str, tmp_path
         features(pictures(), module, 8, folder=tmp_path)
 
 
+@pytest.mark.parametrize(
+    "x", [torch.full((4, 3, 8, 8), 255), torch.full((4, 3, 8, 8), -0.5), 9.0 * torch.ones(4, 1, 8, 8)]
+)
+def test_pictures_of_another_scale_are_refused(x: Tensor, tmp_path: Path) -> None:
+    """Their features would be finite, and wrong."""
+    whole, y = torch.ones_like(x), torch.arange(4) % 2
+    features(Source.from_tensors((whole, y), (whole, y)), Means(), 8, folder=tmp_path)
+    with pytest.raises(
+        UserError, match=r"wants pictures of bytes \(uint8\), or of numbers from 0 to 1; custom has torch"
+    ):
+        features(Source.from_tensors((whole, y), (x, y)), Means(), 8, folder=tmp_path)
+
+
+def test_a_packages_weights_have_no_other_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="backbone 'efficientnet-lite0:mine': its weights are not here"):
+        registry.get("backbone", "efficientnet-lite0")(BackboneOptions("efficientnet-lite0:mine", 0, tmp_path))
+
+
 def test_samples_that_are_no_pictures_are_refused(tmp_path: Path) -> None:
     rows = Source.from_tensors((torch.rand(4, 5), torch.arange(4)), (torch.rand(4, 5), torch.arange(4)), "rows")
     with pytest.raises(UserError, match=r"wants pictures; rows has \(5,\)"):
