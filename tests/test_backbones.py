@@ -474,6 +474,28 @@ def test_the_example_learns_a_folder_of_pictures(
     assert said["finetune"] < 70
 
 
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ("a/2.png", r"a/2\.png is no picture that can be read"),
+        ("b/.hidden", r"b needs two pictures at least"),
+        (".git/x", r"b needs two pictures at least"),
+    ],
+)
+def test_the_example_says_what_is_wrong_with_a_folder(
+    file: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/0.png", "a/1.png", "b/0.png", *(["b/1.png"] if why.startswith("a") else [])):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / name)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("no picture")
+    example = Path(__file__).parents[1] / "examples" / "pretrained" / "pictures.py"
+    monkeypatch.setattr(sys, "argv", [str(example), str(tmp_path), "2", "1"])
+    with pytest.raises(SystemExit, match=why):
+        runpy.run_path(str(example), run_name="__main__")
+
+
 # --- whitening --------------------------------------------------------------------------------------------
 
 
