@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -132,10 +134,54 @@ def test_an_interrupted_extraction_goes_on_and_a_damaged_block_is_made_again(
     content = bytearray(blocks[2].read_bytes())
     content[-1] ^= 1
     blocks[2].write_bytes(content)
-    (blocks[0].parent / f"{blocks[0].name}.7.new").write_bytes(b"half")
+    half = blocks[0].parent / f"{blocks[0].name}.7.new"
+    half.write_bytes(b"half")
+    os.utime(half, (1e9, 1e9))
     assert torch.equal(counted(module, tmp_path, source).train.x, whole)
     assert module.seen == 32
     assert sorted(blocks[0].parent.iterdir()) == blocks
+
+
+def test_two_runs_at_once_leave_each_other_alone(tmp_path: Path) -> None:
+    module, source = Means(), pictures()
+    counted(module, tmp_path, source)
+    block = next(tmp_path.rglob("*-40.*"))
+    block.unlink()
+    others = block.with_name(f"{block.name}.7.new")
+    others.write_bytes(b"another run is writing this")
+    counted(module, tmp_path, source)
+    assert others.exists()
+
+
+class Power(nn.Module):
+    def __init__(self, power: float = 1.0) -> None:
+        super().__init__()
+        self.power = power
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.abs().pow(self.power).mean((2, 3))
+
+
+def test_other_code_or_settings_are_another_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have one name, one form and the same weights, none."""
+    first = features(pictures(), Power(), 8, folder=tmp_path).train.x
+    assert not torch.equal(features(pictures(), Power(2.0), 8, folder=tmp_path).train.x, first)
+    monkeypatch.setattr(Power, "forward", lambda self, x: x.amax((2, 3)))
+    assert not torch.equal(features(pictures(), Power(), 8, folder=tmp_path).train.x, first)
+
+
+def test_the_hash_of_code_is_the_same_in_every_process() -> None:
+    code = (
+        "from torch import nn; from cflag.backbones.code import code_digest\n"
+        "class Own(nn.Module):\n"
+        "    def __init__(self): super().__init__(); self.act = nn.functional.relu; self.parts = {'a', 'b', 'c'}\n"
+        "    def forward(self, x): return x if 'mean' in {'mean', 'max', 'none'} else (lambda y: y)(x)\n"
+        "print(code_digest(Own()), code_digest(nn.Sequential(nn.ReLU())))"
+    )
+    runs = [subprocess.run([sys.executable, "-c", lines + code], capture_output=True, text=True, check=True).stdout
+            for lines in ("", "\n\n")]  # fmt: skip
+    assert len(runs[0].split()) == 1
+    assert runs[0] == runs[1]
 
 
 def test_a_block_of_another_backbone_in_its_place_is_not_believed(tmp_path: Path) -> None:
@@ -169,6 +215,24 @@ def test_a_pictures_features_do_not_depend_on_its_company(tmp_path: Path) -> Non
 def test_what_gives_no_features_is_refused(module: nn.Module, why: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=why):
         features(pictures(), module, 8, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "x", [torch.full((4, 3, 8, 8), 255), torch.full((4, 3, 8, 8), -0.5), 9.0 * torch.ones(4, 1, 8, 8)]
+)
+def test_pictures_of_another_scale_are_refused(x: Tensor, tmp_path: Path) -> None:
+    """Their features would be finite, and wrong."""
+    whole, y = torch.ones_like(x), torch.arange(4) % 2
+    features(Source.from_tensors((whole, y), (whole, y)), Means(), 8, folder=tmp_path)
+    with pytest.raises(
+        UserError, match=r"wants pictures of bytes \(uint8\), or of numbers from 0 to 1; custom has torch"
+    ):
+        features(Source.from_tensors((whole, y), (x, y)), Means(), 8, folder=tmp_path)
+
+
+def test_a_packages_weights_have_no_other_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="backbone 'efficientnet-lite0:mine': its weights are not here"):
+        registry.get("backbone", "efficientnet-lite0")(BackboneOptions("efficientnet-lite0:mine", 0, tmp_path))
 
 
 def test_samples_that_are_no_pictures_are_refused(tmp_path: Path) -> None:
@@ -408,6 +472,28 @@ def test_the_example_learns_a_folder_of_pictures(
     assert said["cflag-sgd"] > 80
     assert said["ridge"] > 80
     assert said["finetune"] < 70
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ("a/2.png", r"a/2\.png is no picture that can be read"),
+        ("b/.hidden", r"b needs two pictures at least"),
+        (".git/x", r"b needs two pictures at least"),
+    ],
+)
+def test_the_example_says_what_is_wrong_with_a_folder(
+    file: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/0.png", "a/1.png", "b/0.png", *(["b/1.png"] if why.startswith("a") else [])):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / name)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("no picture")
+    example = Path(__file__).parents[1] / "examples" / "pretrained" / "pictures.py"
+    monkeypatch.setattr(sys, "argv", [str(example), str(tmp_path), "2", "1"])
+    with pytest.raises(SystemExit, match=why):
+        runpy.run_path(str(example), run_name="__main__")
 
 
 # --- whitening --------------------------------------------------------------------------------------------

@@ -219,6 +219,14 @@ def test_words_without_a_backbone() -> None:
     assert trained("head") == ["head.weight", "head.bias"]
 
 
+def test_a_parameter_in_two_places_has_two_names() -> None:
+    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
+    network[1].weight = network[0].weight
+    for pattern in ("0.weight", "1.weight"):
+        choose({"": network}, [pattern])
+        assert [name for name, p in network.named_parameters() if p.requires_grad] == ["0.weight"]
+
+
 def test_a_servers_weights_must_be_the_clients() -> None:
     config = config_of(backbone="chain", trainable=["layer2", "head"])
     spec = build_benchmark(config, pictures()).spec

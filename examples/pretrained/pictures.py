@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from cflag import Source, run
+from cflag import Source, UserError, run
 
 SIZE = 96
 METHODS: dict[str, Any] = {
@@ -22,13 +22,27 @@ METHODS: dict[str, Any] = {
 }
 
 
+def read(file: Path) -> Any:
+    """Return a picture, in colour and of one size."""
+    try:
+        return np.asarray(Image.open(file).convert("RGB").resize((SIZE, SIZE)))
+    except OSError as error:
+        raise UserError(f"{file} is no picture that can be read ({error}); take it away") from None
+
+
 def load(folder: Path) -> Source:
-    """Every fifth picture of a class is held out."""
-    files = [(file, label) for label, home in enumerate(sorted(p for p in folder.iterdir() if p.is_dir()))
-             for file in sorted(home.glob("*"))]  # fmt: skip
-    pictures = [np.asarray(Image.open(file).convert("RGB").resize((SIZE, SIZE))) for file, _ in files]
-    x = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
-    y, held_out = torch.tensor([label for _, label in files]), torch.arange(len(files)) % 5 == 0
+    """The first picture of a class, and every fifth after it, is held out."""
+    classes = sorted(p for p in folder.glob("[!.]*") if p.is_dir())
+    if not classes:
+        raise UserError(f"{folder} has no folders in it; make one for each class, with its pictures")
+    files = [
+        (file, label, k) for label, home in enumerate(classes) for k, file in enumerate(sorted(home.glob("[!.]*")))
+    ]
+    for label, home in enumerate(classes):
+        if sum(of == label for _, of, _ in files) < 2:
+            raise UserError(f"{home} needs two pictures at least: one to learn from, one to test with")
+    x = torch.from_numpy(np.stack([read(file) for file, _, _ in files])).permute(0, 3, 1, 2).contiguous()
+    y, held_out = torch.tensor([label for _, label, _ in files]), torch.tensor([k % 5 == 0 for _, _, k in files])
     return Source.from_tensors((x[~held_out], y[~held_out]), (x[held_out], y[held_out]), folder.name)
 
 
@@ -43,4 +57,9 @@ def main(folder: str, tasks: str = "5", clients: str = "10") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if not 2 <= len(sys.argv) <= 4:
+        sys.exit(__doc__)
+    try:
+        main(*sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"pictures.py: {error}")

@@ -12,7 +12,9 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,10 +55,13 @@ def _write(path: Path, content: bytes, durable: bool) -> None:
         raise
 
 
-def sweep(folder: Path, stem: str = "") -> None:
-    """Remove what processes that were killed left half written; nobody may be writing there."""
+def sweep(folder: Path, stem: str = "", age: float = 0.0) -> None:
+    """Remove what processes that were killed left half written, so many seconds ago; nobody may still be writing it."""
+    latest = time.time() - age
     for path in folder.glob(f"{stem}*.new"):
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # whoever wrote it is done, or another one sweeps
+            if not age or path.stat().st_mtime < latest:
+                path.unlink()
 
 
 def _sync_folder(path: Path) -> None:

@@ -67,6 +67,13 @@ class Backbone:
         """Refuse samples that are no pictures."""
         if len(source.shape) != 3 or source.shape[0] not in (1, 3):
             raise UserError(f"backbone '{self.name}' wants pictures; {source.name} has {source.shape}")
+        for split in (source.train, source.test):
+            low, high = (0, 1) if split.x.dtype == torch.uint8 else split.x.aminmax()
+            if low < 0 or high > 1:
+                raise UserError(
+                    f"backbone '{self.name}' wants pictures of bytes (uint8), or of numbers from 0 to 1; "
+                    f"{source.name} has {split.x.dtype} from {low:g} to {high:g}"
+                )
 
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")

