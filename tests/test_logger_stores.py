@@ -140,7 +140,9 @@ def test_mlflow_has_the_settings_the_files_and_the_end(logs: Path) -> None:
     config = json.loads((logs / "result.json").read_text())["config"]
     params = {k: str(v) for k, v in config.items() if not isinstance(v, dict)}
     params |= {
-        f"{table}.{k}": str(v) for table in ("memory", "mean", "privacy", "cflag") for k, v in config[table].items()
+        f"{table}.{k}": str(v)
+        for table in ("memory", "mean", "privacy", "lora", "cflag")
+        for k, v in config[table].items()
     }
     assert found.data.params == params
     assert found.info.status == "FINISHED"

@@ -16,7 +16,7 @@ from cflag import Source, UserError, run
 
 SIZE = 96
 METHODS: dict[str, Any] = {
-    "cflag-sgd": {"alpha": 0.02, "beta": 0.02, "smoothness": 0.1, "labels": "own"},
+    "cflag-sgd": {"alpha": 0.5, "beta": 0.5, "smoothness": 0.1},
     "finetune": {"lr": 0.5},
     "ridge": {},
 }

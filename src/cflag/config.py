@@ -91,10 +91,10 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     def to_dict(self) -> dict[str, Any]:
         """Return the config as it stands in a file: short keys first, tables last."""
         keys = [k for k in FIRST if k] + [f.name for f in fields(self) if f.name not in FIRST]
-        plain = {k: getattr(self, k) for k in keys if k not in TABLES} | {"plugins": list(self.plugins)}
-        others = {name: vars(settings) for name, settings in self.other_settings.items()}
-        tables = {name: vars(getattr(self, name)) for name in OPTION_TABLES}
-        return {**plain, **tables, self.method: vars(self.settings), **others}
+        plain = {k: getattr(self, k) for k in keys if k not in TABLES}
+        tables = {name: vars(getattr(self, name)) for name in OPTION_TABLES} | {self.method: vars(self.settings)}
+        tables |= {name: vars(settings) for name, settings in self.other_settings.items()}
+        return _listed(plain) | {name: _listed(table) for name, table in tables.items()}
 
     def numbers(self) -> dict[str, Any]:
         """Return what decides a run's numbers, to tell whether a checkpoint belongs to this config."""
@@ -120,6 +120,11 @@ AT_LEAST_0 = ("samples_per_class", "test_per_class", "image_size", "steps", "wid
 LEAST = {**dict.fromkeys(AT_LEAST_1, 1), **dict.fromkeys(AT_LEAST_0, 0)}
 MOST = {"image_size": 2**14, "epochs": 1e9, "steps": 10**9, "rounds": 10**9, "width": 2**20}
 """Beyond these, numbers of steps and of pixels are none."""
+
+
+def _listed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as files give them back: there are lists, no tuples."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 
 def load_file(path: Path) -> dict[str, Any]:
