@@ -104,7 +104,7 @@ PRETRAINED: dict[str, Campaign] = {
     for c in (
         Campaign("pretrained-rates", "On pretrained features: which rate each method gets", "rates", _rates(),
                  scales=AT, own_seeds=(RATES_SEED,)),
-        *(Campaign(f"pretrained-{budget}", f"On pretrained features, at equal {budget}", "cost", _cost(budget),
+        *(Campaign(f"pretrained-{budget}", f"On pretrained features, at equal {budget}", "rows", _cost(budget),
                    budget, base="replay", scales=AT)
           for budget in BUDGETS),
         Campaign("pretrained-theory", "C-FLAG where its assumptions hold: softmax regression on whitened features, at "
