@@ -24,8 +24,9 @@ LEADERS = ("finetune", "lwf", "icarl", "replay", "derpp", "joint", "cflag", "cfl
            "cflag-shared", *YARDSTICKS)  # fmt: skip
 """The rows that are worth their time everywhere; `finetune` and `joint` are the floor and the ceiling."""
 AT = ("pretrained",)
-BUDGETS: dict[Budget, tuple[int, ...]] = {"rounds": (20,), "gradients": (20,), "bytes": (20,)}
-"""How many rounds of replay, per task, a budget is worth."""
+BUDGETS: tuple[Budget, ...] = ("rounds", "gradients", "bytes")
+ROUNDS = 20
+"""How many rounds of replay, per task, every budget is worth: the preset's own."""
 FEW: dict[str, Any] = {}
 MANY: dict[str, Any] = {"clients": 50, "memory.per_task": 40}
 """Fifty clients with a tenth of the samples each, and a tenth of the memory: the same number of samples in all."""
@@ -64,11 +65,9 @@ def _cost(budget: Budget) -> tuple[Cell, ...]:
     few, many = ((*ALL_ROWS, "probe"), LEADERS) if budget == "rounds" else (paying, paying)
     return tuple(
         Cell(ends(f"cifar100-{settings.get('clients', 5)}-clients", zeta), "cifar100",
-             {"zeta": zeta, "rounds": rounds, "eval_every": rounds, **settings},
-             rows, at=rounds, budget=budget)
+             {"zeta": zeta, **settings}, rows, at=ROUNDS, budget=budget)
         for settings, rows in ((FEW, few), (MANY, many))
         for zeta in (IID, NON_IID)
-        for rounds in BUDGETS[budget]
     )  # fmt: skip
 
 
