@@ -178,3 +178,24 @@ def test_a_study_of_rates_has_a_seed_of_its_own() -> None:
     campaign = Campaign("rates", "", "rates", (), own_seeds=(7,))
     assert list(campaign.seeds([1, 2])) == [7]
     assert list(find_campaign("table-iid").seeds([1, 2])) == [1, 2]
+
+
+def test_yardsticks_keep_their_rounds_whatever_the_budget() -> None:
+    """Ridge pays nothing, so that no number of rounds is worth replay's gradients; the probe has all tasks in one."""
+    short = {"rounds": 2, "width": 8, "zeta": 1e5}
+    cell = Digits("digits", "digits", short, ("replay", "ridge", "probe"), budget="gradients")
+    configs = cell.configs("small")
+    assert {name: config.rounds for name, config in configs.items()} == {"replay": 2, "ridge": 1, "probe": 50}
+    assert (configs["probe"].tasks, configs["probe"].clients) == (1, 1)
+
+
+def test_a_memory_step_as_long_as_the_local_ones_has_25_times_their_rate() -> None:
+    assert dict(VARIANTS["theory-balanced"].at_rate(0.02)) == {"cflag.alpha": 0.5, "cflag.beta": 0.02}
+    assert dict(VARIANTS["cflag"].at_rate(0.02)) == {"cflag.alpha": 0.02, "cflag.beta": 0.02}
+
+
+def test_a_summary_tells_of_failures_without_the_folder_they_were_in(tmp_path: Path) -> None:
+    campaign = Campaign("cost-gradients", "", "cost", (), "gradients", base="replay")
+    line = f"run_1: it diverged; the last good checkpoint is kept in {tmp_path}/run_1/checkpoint"
+    found = summarise(campaign, "small", [1], tmp_path, "", [line])
+    assert found.failed == ["run_1: it diverged; the last good checkpoint is kept in run_1/checkpoint"]
