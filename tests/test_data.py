@@ -485,9 +485,9 @@ def test_floats_are_normalised_per_channel_and_not_divided(dtype: torch.dtype) -
 def test_heads_belong_to_the_tasks_classes() -> None:
     source = numbered([4] * 4)
     own = benchmark(source, scenario="task", tasks=2, clients=1).heads
-    assert own.open.tolist() == [[True, True, False, False], [False, False, True, True]]
+    assert own.open(1, (0, 1)).tolist() == [False, False, True, True]
     appended = benchmark(source, scenario="class", tasks=2, clients=1).heads
-    assert appended.open.tolist() == [[True, True, False, False], [True] * 4]
+    assert [appended.open(0, seen).tolist() for seen in ((0,), (0, 1))] == [[True, True, False, False], [True] * 4]
 
 
 # Streams --------------------------------------------------------------------------------------------------------------

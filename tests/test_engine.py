@@ -362,7 +362,7 @@ def test_clients_with_few_held_out_samples_are_tested_together_and_counted_apart
     experiment = Experiment(resolve(result.config))
     learner = experiment.learner
     learner.model.load_state_dict(load_state(tmp_path / "run" / "model.safetensors"))
-    learner.current = 1
+    learner.seen = (0, 1)
     for client in (0, 17, 39):
         for task in range(2):
             held_out = experiment.benchmark.test(client, task)

@@ -300,7 +300,7 @@ LOGITS = [2.5, 1.0, 2.0, 3.0, 1.5, 0.5]
 def test_task_incremental_loss_and_accuracy_see_only_the_own_head(current: int) -> None:
     model, samples = answers([LOGITS] * 3, [1, 3, 4], [0, 1, 2])
     learner = Learner(model, Heads(OWN, by_task=True))
-    learner.current = current
+    learner.seen = tuple(range(current + 1))
     expected = [log_sum_exp([2.5, 1]) - 1, log_sum_exp([2, 3]) - 3, log_sum_exp([1.5, 0.5]) - 1.5]
     assert loss_of(learner, samples).item() == pytest.approx(sum(expected) / 3, rel=1e-5)
     assert correct(learner, samples).tolist() == [False, True, True]
@@ -316,10 +316,10 @@ def test_class_incremental_heads_are_open_up_to_the_current_or_the_samples_task(
     label = 2 * task
     model, samples = answers([LOGITS], [label], [task])
     learner = Learner(model, Heads(OWN, by_task=False))
-    learner.current = current
+    learner.seen = tuple(range(current + 1))
     expected = log_sum_exp(LOGITS[:opened]) - LOGITS[label]
     assert loss_of(learner, samples).item() == pytest.approx(expected, rel=1e-5)
-    masked = learner.heads.mask(torch.tensor([LOGITS]), samples.task, current)[0].tolist()
+    masked = learner.heads.mask(torch.tensor([LOGITS]), samples.task, learner.seen)[0].tolist()
     assert masked == LOGITS[:opened] + [-math.inf] * (6 - opened)
 
 
@@ -329,19 +329,18 @@ def test_class_incremental_answers_may_be_wrong_across_tasks() -> None:
     learner = Learner(model, Heads(OWN, by_task=False))
     found = []
     for current in range(3):
-        learner.current = current
+        learner.seen = tuple(range(current + 1))
         found.append(bool(correct(learner, samples)))
     assert found == [True, True, False]
 
 
 def test_heads_follow_classes_in_any_order() -> None:
     own = torch.tensor([[0, 0, 1, 0], [1, 0, 0, 0], [0, 1, 0, 1]], dtype=torch.bool)
-    assert Heads(own, by_task=False).open.tolist() == [
-        [False, False, True, False],
-        [True, False, True, False],
-        [True] * 4,
-    ]
-    assert torch.equal(Heads(own, by_task=True).open, own)
+    appended, apart = Heads(own, by_task=False), Heads(own, by_task=True)
+    assert appended.open(0, (0,)).tolist() == [False, False, True, False]
+    assert appended.open(0, (0, 1)).tolist() == [True, False, True, False]
+    assert appended.open(2, (0, 2)).tolist() == [False, True, True, True]  # clients need not have come by task 1
+    assert all(torch.equal(apart.open(task, (0, 1, 2)), own[task]) for task in range(3))
 
 
 @given(
@@ -359,7 +358,7 @@ def test_closed_outputs_get_exactly_zero_gradient_and_open_ones_some(
     labels = 2 * of + torch.randint(0, 2, (len(tasks),), generator=generator)
     torch.manual_seed(seed)
     learner = Learner(nn.Linear(5, 6), Heads(OWN, by_task))
-    learner.current = current
+    learner.seen = tuple(range(current + 1))
     samples = Samples(torch.rand(len(tasks), 5, generator=generator) + 0.1, labels, of)
     gradient = learner.value_and_grad(samples)[1]
     weight, bias = gradient[:30].view(6, 5), gradient[30:]
@@ -377,9 +376,9 @@ def test_all_heads_open_is_plain_cross_entropy() -> None:
     logits = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
     tasks = torch.tensor([0, 1, 2, 1])
     everything = Heads(torch.ones(3, 6, dtype=torch.bool), by_task=True)
-    assert torch.equal(everything.mask(logits, tasks, 0), logits)
+    assert torch.equal(everything.mask(logits, tasks, (0,)), logits)
     last = Heads(OWN, by_task=False)
-    assert torch.equal(last.mask(logits, tasks, 2), logits)
+    assert torch.equal(last.mask(logits, tasks, (0, 1, 2)), logits)
     model, samples = answers(logits.tolist(), [0, 3, 5, 2], tasks.tolist())
     loss = loss_of(Learner(model, everything), samples)
     torch.testing.assert_close(loss, F.cross_entropy(logits, samples.y))

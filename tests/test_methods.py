@@ -229,9 +229,9 @@ def test_distillation_by_hand() -> None:
 def test_heads_before_a_task() -> None:
     own = torch.tensor([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]], dtype=torch.bool)
     by_task, appended = Heads(own, by_task=True), Heads(own, by_task=False)
-    assert [h.tolist() for h in by_task.before(2)] == [[0, 1], [2, 3]]
-    assert [h.tolist() for h in appended.before(2)] == [[0, 1, 2, 3]]
-    assert by_task.before(0) == appended.before(0) == []
+    assert [h.tolist() for h in by_task.before((0, 1))] == [[0, 1], [2, 3]]
+    assert [h.tolist() for h in appended.before((0, 1))] == [[0, 1, 2, 3]]
+    assert by_task.before(()) == appended.before(()) == []
 
 
 @pytest.mark.usefixtures("no_figures")

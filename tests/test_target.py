@@ -168,7 +168,7 @@ def test_generators_make_any_shape(shape: tuple[int, ...]) -> None:
 def test_no_batch_is_too_small_for_batch_norm(samples: int, batch: int, sizes: list[int], with_batch_norm: Lab) -> None:
     lab = with_batch_norm
     settings = TargetSettings(samples=samples, batch=batch, generator_steps=1, student_steps=1)
-    workshop = Workshop(lab.learner, 1, settings)
+    workshop = Workshop(lab.learner, (0,), settings)
     assert len(workshop.make()) == samples
     assert [len(part) for part in workshop.parts] == sizes
 
@@ -238,7 +238,7 @@ def test_disagreement_by_hand() -> None:
 
 
 def test_the_generator_seeks_disagreement(lab: Lab) -> None:
-    workshop = Workshop(lab.learner, 1, TargetSettings(adversarial=2.0, bn=3.0))
+    workshop = Workshop(lab.learner, (0,), TargetSettings(adversarial=2.0, bn=3.0))
     one, two, five = torch.tensor(1.0), torch.tensor(2.0), torch.tensor(5.0)
     assert workshop.total(one, two, five).item() == pytest.approx(1 + 3 * 2 - 2 * 5)
     apart = [lab.made(adversarial=weight)[1]["synthetic_disagreement"] for weight in (0.0, 1.0)]
@@ -252,7 +252,7 @@ def test_the_student_starts_anew_and_learns_from_the_samples(lab: Lab) -> None:
     assert all(
         not torch.equal(a, b) for a, b in zip(beginner.parameters(), lab.learner.model.parameters(), strict=True)
     )
-    workshop = Workshop(lab.learner, 1, TargetSettings())
+    workshop = Workshop(lab.learner, (0,), TargetSettings())
     made = workshop.make()
     old = sorted(lab.experiment.benchmark.tasks[0].classes)
     assert made.logits is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import nan
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +26,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Own:
+    """Where a client is by its own clock."""
+
+    task: int
+    past: tuple[int, ...]
+    """The tasks that it has left and had samples of."""
+    open: Tensor | None = None
+    """Which outputs are open for it, where that is its own matter."""
+
+
 class Client:
     """What a method sees of a client while it answers a question.
 
@@ -45,6 +56,8 @@ class Client:
         """How many of the samples that this client was dealt must not be used any more."""
         self.start: Tensor
         self.context = RoundContext(0, -1, 0, 0)
+        self.own: Own | None = None
+        """Where this client is, where clients are not all in the same task."""
         self.cost = Cost()
         self.logs: dict[str, float | str] = {}
         self._losses: list[tuple[str, float, int]] = []
@@ -80,7 +93,23 @@ class Client:
     @property
     def task(self) -> int:
         """The number of the current task, from 0."""
-        return self.context.task
+        return self.context.task if self.own is None else self.own.task
+
+    @property
+    def past(self) -> tuple[int, ...]:
+        """The tasks that this client has left."""
+        return tuple(range(self.context.task)) if self.own is None else self.own.past
+
+    @property
+    def recalls(self) -> bool:
+        """Whether all who take part have a past: those who do in a mixed round are asked for theirs apart."""
+        return bool(self.context.moment.left) and not self.context.moment.mixed
+
+    @property
+    def old(self) -> tuple[int, ...]:
+        """The tasks, beside the current one, that a model from the past knows: left by anyone, or by this client."""
+        known = self.context.moment.left if self.own is None or self.own.open is None else self.own.past
+        return tuple(task for task in known if task != self.task)
 
     @property
     def share(self) -> float:
@@ -104,7 +133,7 @@ class Client:
     def value_and_grad(self, samples: Samples, loss: Loss | None = None) -> tuple[float, Tensor]:
         """Return the mean loss (or another one) on samples and its flat gradient at `params`, counted as cost."""
         count = len(samples)
-        old = count - samples.of_task.get(self.context.task, 0)
+        old = count - samples.of_task.get(self.task, 0)
         self.cost.memory += old
         self.cost.current += count - old
         if self.ledger is not None:
@@ -213,17 +242,20 @@ class Client:
         self._scratch.clear()
         self._workspace.dropped(self)
 
-    def begin_question(self, question: str, context: RoundContext, start: Tensor | None = None) -> None:
+    def begin_question(
+        self, question: str, context: RoundContext, start: Tensor | None = None, own: Own | None = None
+    ) -> None:
         """Start on a question at the global model, with a clean account and this question's own randomness."""
         self.start = self.params.clone() if start is None else start
-        if context != self.context:
+        if context.when != self.context.when:
             self.drop_scratch()
-        self.context = context
+        self.context, self.own = context, own
         self.cost, self.logs, self._losses, self._replay = Cost(), {}, [], None
-        self._learner.current = context.task
+        self._learner.seen = context.moment.seen
+        self._learner.closed = None if own is None or own.open is None else _closing(own.open, self.params)
         self._question = question
         if self.ledger is not None:
-            self.ledger.begin(context.task, context.round)
+            self.ledger.begin(self.task, context.round)
         self.reseed(question)
 
     def end_question(self) -> None:
@@ -245,3 +277,8 @@ class Client:
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would note down a stack trace for CUDA each time
         if self.params.is_cuda:
             torch.cuda.manual_seed(seed)
+
+
+def _closing(open_: Tensor, like: Tensor) -> Tensor:
+    """Return what closes all other outputs when it is added to them."""
+    return torch.zeros(open_.shape, dtype=like.dtype).masked_fill(~open_, -torch.inf).to(like.device)

@@ -16,8 +16,10 @@ from typing import Any, Literal
 import tomli_w
 
 from cflag import registry
-from cflag.data.options import BenchmarkOptions
+from cflag.checks import check_cohort, check_device, check_ranges, check_schedule
+from cflag.data.options import BenchmarkOptions, ScheduleOptions
 from cflag.data.partitions.base import has_own_data
+from cflag.data.schedules.table import read_lines
 from cflag.errors import UserError, unknown
 from cflag.means.base import MeanOptions
 from cflag.memory.base import MemoryOptions
@@ -43,7 +45,6 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     """What trains: `all`, `head`, `norm`, or patterns of names of parameters or of modules; by default the head on a
     backbone or beside adapters, and else all. The model on a backbone is its `head`."""
     model: str = "mlp"
-    rounds: int = 5
     clients_per_round: float = 0.0
     """How many clients take part in a round, drawn anew for each: a number, or a fraction below 1; 0 means all. What
     is asked before and after a task is asked of everyone."""
@@ -108,18 +109,12 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
 
 
 OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions, "mean": MeanOptions, "privacy": PrivacyOptions,
-                                       "lora": LoraOptions}  # fmt: skip
+                                       "lora": LoraOptions, "schedule": ScheduleOptions}  # fmt: skip
 """The tables that every config has, whatever its method."""
 TABLES = (*OPTION_TABLES, "settings", "other_settings")
 ELSEWHERE = ("workers", "data_dir", "log", "device", "min_clients", "deadline", "patience", "plugins")
 """Keys that change no number: they say where and how something is computed."""
 FIRST = ("method", "source", "scenario", "clients", "tasks", "rounds", "seed", "zeta", "model")
-
-AT_LEAST_1 = ("tasks", "clients", "rounds", "batch", "min_samples", "eval_every", "table_bytes", "min_clients")
-AT_LEAST_0 = ("samples_per_class", "test_per_class", "image_size", "steps", "width", "workers", "seed")
-LEAST = {**dict.fromkeys(AT_LEAST_1, 1), **dict.fromkeys(AT_LEAST_0, 0)}
-MOST = {"image_size": 2**14, "epochs": 1e9, "steps": 10**9, "rounds": 10**9, "width": 2**20}
-"""Beyond these, numbers of steps and of pixels are none."""
 
 
 def _listed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,6 +165,9 @@ def _load_own(path: Path) -> dict[str, Any]:
     raw = load_file(path)
     if "plugins" in raw:
         raw["plugins"] = absolute_plugins(raw["plugins"], path.parent)
+    table = raw.get("schedule")
+    if isinstance(table, dict) and isinstance(table.get("file"), str):
+        table["file"] = str(path.parent / Path(table["file"]).expanduser())
     if str(raw.get("base", "")).endswith(".toml"):
         raw["base"] = str(path.parent / raw["base"])
     return raw
@@ -186,7 +184,7 @@ def flatten(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
     pairs: list[tuple[str, Any]] = []
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            pairs += [(f"{key}.{inner}", v) for inner, v in value.items()]
+            pairs += [(f"{key}.{inner}", value[inner]) for inner in sorted(value, key=lambda name: name != "kind")]
         else:
             pairs.append((key, value))
     return pairs
@@ -209,11 +207,13 @@ def merge(raw: Mapping[str, Any], settings: Iterable[tuple[str, Any]]) -> dict[s
     for key, value in settings:
         table, dot, name = key.partition(".")
         if not dot:
-            merged[key] = value
+            merged[key] = {"kind": value} if key == "schedule" and isinstance(value, str) else value
         else:
             inner = merged.setdefault(table, {})
             if not isinstance(inner, dict):
                 raise UserError(f"'{key}': '{table}' is not a table")
+            if key == "schedule.kind" and inner.get("kind") != value:
+                inner.clear()  # another kind has other settings
             inner[name] = value
     return merged
 
@@ -227,6 +227,7 @@ def resolve(raw: Mapping[str, Any]) -> Config:
     for key, value in raw.items():
         if isinstance(value, Mapping):
             tables.setdefault(_table(key), {}).update(value)
+    tables["schedule"] = _schedule(plain.pop("schedule", None), tables.get("schedule", {}))
     name = str(plain.get("method", Config.method))
     method = registry.get("method", name)
     if name in (*_config_keys(), *TABLES):
@@ -236,12 +237,22 @@ def resolve(raw: Mapping[str, Any]) -> Config:
             raise unknown("table", table, [*OPTION_TABLES, *registry.names("method")])
     _refuse_unknown(plain, name, method.Settings)
     values = {k: coerced(k, v, hints(Config)[k]) for k, v in plain.items()}
-    common = {table: options(cls, tables.pop(table, {}), table) for table, cls in OPTION_TABLES.items()}
+    classes = {**OPTION_TABLES, "schedule": registry.get("schedule", tables["schedule"]["kind"]).Settings}
+    common = {table: options(cls, tables.pop(table, {}), table) for table, cls in classes.items()}
     settings = options(method.Settings, tables.pop(name, {}), name)
     others = {other: options(registry.get("method", other).Settings, v, other) for other, v in tables.items()}
     config = Config(**values, **common, settings=settings, other_settings=others)
     _check(config)
     return config
+
+
+def _schedule(short: Any, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table of a schedule, which may be given by its name alone; a CSV file is read into it."""
+    kind = coerced("schedule", table.get("kind", ScheduleOptions.kind) if short is None else short, str)
+    given = {**table, "kind": kind}
+    if kind == "table" and (file := coerced("schedule.file", given.pop("file", ""), str)):
+        given["lines"] = read_lines(Path(file).expanduser())
+    return given
 
 
 def _table(name: str) -> str:
@@ -270,12 +281,12 @@ def _refuse_unknown(plain: Mapping[str, Any], method: str, settings: type[Any]) 
 
 def _check(config: Config) -> None:
     """Refuse numbers that cannot work, and names nobody knows."""
-    _check_ranges(config)
+    check_ranges(config)
     if isinstance(config.trainable, tuple) and not all(config.trainable or ("",)):
         raise UserError(
             "trainable: the list is empty, or a pattern in it is; name what trains, as in ['layer4.*', 'head']"
         )
-    _check_cohort(config)
+    check_cohort(config)
     registry.get("scenario", config.scenario)
     if has_own_data(registry.get("partition", config.partition)) and config.engine != "flower":
         needs = "is for clients with data of their own: use cflag deploy or cflag server"
@@ -294,22 +305,9 @@ def _check(config: Config) -> None:
     check_private(config.privacy, config.method, config.settings, config.secure)
     if config.privacy.unit == "client" and not config.mean.plain:
         raise UserError("privacy.unit = 'client' needs the plain mean, which its noise fits: leave [mean] as it is")
-    _check_device(config)
+    check_device(config)
+    check_schedule(config)
     log_names(config.log)
-
-
-def _check_ranges(config: Config) -> None:
-    for key, least in LEAST.items():
-        if getattr(config, key) < least:
-            raise UserError(f"{key} = {getattr(config, key)} must be at least {least}")
-    if not 0 <= config.average_tail <= 1:
-        raise UserError(f"average_tail = {config.average_tail} must be between 0 (off) and 1 (all rounds)")
-    for key in ("zeta", "epochs", "deadline", "patience"):
-        if not 0 < getattr(config, key) < float("inf"):
-            raise UserError(f"{key} = {getattr(config, key)} must be positive and finite")
-    for key, most in MOST.items():
-        if getattr(config, key) > most:
-            raise UserError(f"{key} = {getattr(config, key)} must be at most {most:,.0f}")
 
 
 def log_names(log: str) -> list[str]:
@@ -319,30 +317,3 @@ def log_names(log: str) -> list[str]:
         if name not in registry.names("logger"):
             raise unknown("logger", name, registry.names("logger"))
     return names
-
-
-def _check_cohort(config: Config) -> None:
-    asked = config.clients_per_round
-    if asked < 0 or asked > config.clients or (asked > 1 and asked != int(asked)):
-        raise UserError(
-            f"clients_per_round = {asked:g} must be a number of clients up to {config.clients}, "
-            "a fraction below 1, or 0 for all"
-        )
-    if config.min_clients > config.cohort_size():
-        raise UserError(
-            f"min_clients = {config.min_clients} is more than the {config.cohort_size()} clients of a round; "
-            "lower it or raise clients_per_round"
-        )
-
-
-def _check_device(config: Config) -> None:
-    import torch
-
-    try:
-        device = torch.device(config.device)
-    except RuntimeError:
-        raise UserError(f"device = '{config.device}' is not a device torch knows; try 'cpu' or 'cuda'") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("device = 'cuda': torch finds no CUDA device here; use device = 'cpu'")
-    if device.type != "cpu" and config.workers > 1:
-        raise UserError("workers share the processor's cores; with device = 'cuda' use workers = 1")

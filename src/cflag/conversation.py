@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -24,9 +24,17 @@ Answer = dict[str, Value]
 class Ask:
     """A question to every client: one of the method's own functions, with what the server sends along."""
 
+    whom: Literal["all", "past"] = "all"
+    """Everyone who takes part in the round, or those of them who have left a task before."""
+
     def __init__(self, question: Callable[..., Answer], **sent: Value | None) -> None:
         self.question = question.__name__
         self.sent = {name: value for name, value in sent.items() if value is not None}
+
+    def of_past(self) -> Ask:
+        """Return the question as one to those who have a past alone; weights are theirs among themselves."""
+        self.whom = "past"
+        return self
 
     @classmethod
     def named(cls, question: str, sent: Mapping[str, Value], method: object) -> Ask:
@@ -52,6 +60,23 @@ Conversation = Generator[Ask, Mean, None]
 
 
 @dataclass(frozen=True)
+class Moment:
+    """Where everybody is, under a schedule that lets clients be in different tasks."""
+
+    seen: tuple[int, ...]
+    """The tasks that anyone has begun, in ascending order."""
+    left: tuple[int, ...]
+    """The tasks that anyone has left, in ascending order."""
+    mixed: bool = False
+    """Whether some of those who take part have left a task before, and others have not."""
+
+    @classmethod
+    def together(cls, task: int) -> Moment:
+        """Return where everybody is who goes from task to task with all others."""
+        return cls(tuple(range(task + 1)), tuple(range(task)))
+
+
+@dataclass(frozen=True)
 class RoundContext:
     """When a question is asked, and of whom: what a client may know beside the question itself."""
 
@@ -61,6 +86,18 @@ class RoundContext:
     """Current samples of all clients asked; a client's weight p_i is its own number over this."""
     clients: int
     """How many clients are asked: the paper's N."""
+    own: Moment | None = None
+    """Where everybody is; None where all are in the same task."""
+
+    @property
+    def moment(self) -> Moment:
+        """Where everybody is."""
+        return self.own or Moment.together(self.task)
+
+    @property
+    def when(self) -> tuple[int, int]:
+        """The task and the round by the server's clock, which tells rounds apart."""
+        return self.task, self.round
 
 
 @dataclass

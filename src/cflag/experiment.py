@@ -62,12 +62,13 @@ class Experiment:
     def learn(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """The story: task after task, round after round, from wherever the folder says the run is."""
         tasks, session = len(self.spec.tasks), self.session(engine, folder.path)
+        rounds = session.plan.total
         history = restore_checkpoint(folder, self._numbers(), session, display.note) or History(self.spec.by_task)
-        display.start(self.config.method, tasks, self.config.rounds, history.done)
+        display.start(self.config.method, -(-rounds // self.config.rounds), self.config.rounds, history.done)
         if not history.tests:
             history.new_tests.append(engine.test(session.server, range(tasks), {}))
 
-        while history.done < tasks * self.config.rounds:
+        while history.done < rounds:
             with at_work(folder.path):  # between two rounds others may change what memories hold
                 started = time.perf_counter()
                 try:
@@ -76,7 +77,8 @@ class Experiment:
                 except BudgetError as spent:
                     history = self._stop_early(session, folder, display, spent)
                     break
-                record = history.record(session.server, engine.settle(), counts, time.perf_counter() - started)
+                seconds = time.perf_counter() - started
+                record = history.record(session.server, engine.settle(), counts, seconds, session.is_milestone)
                 save_checkpoint(folder, self._numbers(), session, history, record)
             display.update(record)
 
@@ -106,13 +108,13 @@ class Experiment:
         return history
 
     def _evaluate(self, session: Session) -> Counts | None:
-        """Test all tasks at the end of one; in between, on schedule, those seen so far."""
+        """Test all tasks when someone leaves one; in between, every so many rounds, those seen so far."""
         here = session.server
-        if session.is_last_round:
+        if session.is_milestone:
             return session.evaluate(range(len(self.spec.tasks)))
         if (here.round + 1) % self.config.eval_every:
             return None
-        return session.evaluate(range(here.task + 1), counted=False)
+        return session.evaluate(here.moment.seen, counted=False)
 
     def run(self, out: Path, display: Display | None = None) -> Result:
         """Run from the beginning into a new folder, on this machine."""

@@ -30,6 +30,7 @@ KINDS = {
     "source": "cflag.data.sources",
     "scenario": "cflag.data.scenarios",
     "partition": "cflag.data.partitions",
+    "schedule": "cflag.data.schedules",
     "model": "cflag.models",
     "memory": "cflag.memory",
     "logger": "cflag.loggers",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cflag.conversation import loggable
+from cflag.conversation import Moment, loggable
 from cflag.rng import torch_seed
 
 if TYPE_CHECKING:
@@ -33,12 +33,31 @@ class Server:
     """A model to compute with, for methods whose server does; load parameters into it first."""
     seed: int = 0
     task: int = 0
+    """By the server's own clock, which goes on every `rounds` rounds; clients may be in other tasks."""
     round: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
+    own_moment: Moment | None = None
+    """Where clients are, where they are not all in the same task."""
+    pasts: frozenset[int] = frozenset()
+    """In a mixed round: the clients that have left a task before."""
+    streams: bool = False
+    """Whether samples pass by, so that memories take them in round by round."""
+    part: float = 1.0
+    """Around a task: the part of all present samples that those who begin or leave one have; 1 for everyone."""
     state: dict[str, Any] = field(default_factory=dict)
     tail: dict[str, Any] = field(default_factory=dict)
     """The mean of a task's last models so far, where `average_tail` asks for it."""
     logs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def moment(self) -> Moment:
+        """Which tasks anyone has begun, and left."""
+        return self.own_moment or Moment.together(self.task)
+
+    @property
+    def done(self) -> int:
+        """How many rounds are finished."""
+        return self.task * self.rounds + self.round
 
     @property
     def slices(self) -> dict[str, slice]:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cflag.account import Counts
+from cflag.conversation import Conversation, Moment
+from cflag.data.schedules.base import Plan
 from cflag.engines.engine import Engine
 from cflag.methods.base import Method
 from cflag.rng import stream
@@ -25,41 +31,90 @@ class Session:
         """How many clients take part in a round, drawn anew for each; None means all."""
         self.tail = tail
         """How many of a task's last rounds have their models averaged at its end."""
+        self.due: list[int] | None = None
+        """The clients that are in a task in this round; None means all."""
 
     def play(self, done: int) -> None:
-        """Play the round after `done` finished ones, with what comes before a task's first and after its last round."""
+        """Play the round after `done` finished ones, with what comes before and after a task for those who change."""
         self.enter(*divmod(done, self.server.rounds))
-        if self.server.round == 0:
-            self.begin_task()
+        if begins := self._changing(self.plan.first):
+            self.begin_task(begins)
         self.round()
         if self.server.round >= self.server.rounds - self.tail:
             self.server.add_to_tail()
-        if self.is_last_round:
+        if leaves := self._changing(self.plan.last):
             self.server.take_tail()
-            self.end_task()
+            self.end_task(leaves)
 
     def enter(self, task: int, round_: int = 0) -> None:
-        """Go to a round of a task."""
-        server = self.server
-        if not server.sizes or round_ == 0:
-            server.sizes = self.engine.sizes(task)
-        server.task, server.round = task, round_
+        """Go to a round of a task, by the server's clock."""
+        server, schedule = self.server, self.engine.schedule
+        server.task, server.round, server.streams = task, round_, schedule.streams
+        if not server.sizes or round_ == 0 or not schedule.together:
+            server.sizes = self.engine.sizes(server.done)
+        self.due = self.engine.due(server.done)
+        self._look_around()
 
-    def begin_task(self) -> None:
-        """Let the method prepare a task, with everyone."""
-        self.engine.converse_around(self.method.begin_task(self.server), self.server)
+    def _look_around(self) -> None:
+        """Find out which tasks were begun and left, and by whom; nothing to tell where all are in the same task."""
+        server = self.server
+        server.own_moment, server.pasts = None, frozenset()
+        if self.due is None and self.engine.schedule.together:
+            return
+        plan, done, has = self.plan, server.done, self.engine.has()
+        begun = (plan.first >= 0) & (plan.first <= done) & has
+        left = (plan.last >= 0) & (plan.last < done) & has
+        server.pasts = frozenset(int(client) for client in np.flatnonzero(left.any(1)))
+        server.own_moment = Moment(_tasks(begun), _tasks(left))
+
+    def begin_task(self, whom: Sequence[int] = ()) -> None:
+        """Let the method prepare a task, with those who begin one, or with everyone who is there."""
+        self._around(self.method.begin_task(self.server), whom)
 
     def round(self) -> None:
         """Let the method play one round, with the clients of its cohort."""
-        self.engine.converse(self.method.round(self.server), self.server, self.cohort())
+        cohort, server = self.cohort(), self.server
+        present = self.engine.everyone if cohort is None else cohort
+        if not present:
+            return
+        if server.own_moment is not None:
+            mixed = 0 < sum(number in server.pasts for number in present) < len(present)
+            server.own_moment = replace(server.own_moment, mixed=mixed)
+        self.engine.converse(self.method.round(server), server, cohort)
+        if server.streams:
+            self.engine.converse_around(self.method.pass_by(server), server, cohort)
 
-    def end_task(self) -> None:
-        """Let the method finish a task, with everyone: memories are filled here."""
-        self.engine.converse_around(self.method.end_task(self.server), self.server)
+    def end_task(self, whom: Sequence[int] = ()) -> None:
+        """Let the method finish a task, with those who leave one, or with everyone: memories are filled here."""
+        self._around(self.method.end_task(self.server), whom)
+
+    def _changing(self, rounds: NDArray[np.int64]) -> list[int]:
+        """Return the clients, of those who are there, whose first or last round of a task this is."""
+        here: list[int] = np.flatnonzero((rounds == self.server.done).any(1)).tolist()
+        due = None if self.due is None else set(self.due)
+        return here if due is None else [number for number in here if number in due]
+
+    def _around(self, conversation: Conversation, whom: Sequence[int]) -> None:
+        """Carry a conversation with some clients, or with everyone who is there."""
+        server, present = self.server, self.engine.everyone if self.due is None else self.due
+        if not whom or len(whom) == len(present):
+            self.engine.converse_around(conversation, server, self.due)
+            return
+        server.part = sum(server.sizes.get(number, 0) for number in whom) / sum(server.sizes.values())
+        self.engine.converse_around(conversation, server, whom)
+        server.part = 1.0
 
     def prepare_eval(self) -> None:
-        """Let the method ask everyone for what its answers need beside the model."""
-        self.engine.converse(self.method.before_eval(self.server), self.server)
+        """Let the method ask all who ever had a task, and are not gone, for what its answers need beside the model."""
+        server, engine = self.server, self.engine
+        if self.due is None:
+            engine.converse(self.method.before_eval(server), server)
+            return
+        present, latest = server.sizes, self.plan.latest(server.done)
+        sizes = {c: engine.size(c, int(latest[c])) for c in engine.schedule.members(server.done)}
+        server.sizes = {client: size for client, size in sizes.items() if size}
+        engine.converse(self.method.before_eval(server), server, sorted(server.sizes))
+        server.sizes = present
 
     def evaluate(self, tasks: Sequence[int], counted: bool = True) -> Counts:
         """Test the global model on every client's held-out samples of these tasks, the method's own way.
@@ -71,18 +126,32 @@ class Session:
         return self.engine.test(self.server, tasks, self.method.eval_payload(self.server))
 
     @property
-    def is_last_round(self) -> bool:
-        """Whether this is a task's last round."""
-        return self.server.round == self.server.rounds - 1
+    def plan(self) -> Plan:
+        """Every client's clock."""
+        return self.engine.schedule.plan
+
+    @property
+    def is_milestone(self) -> bool:
+        """Whether some client leaves a task after this round."""
+        return self.server.done in self.plan.ends
 
     def cohort(self) -> Sequence[int] | None:
         """Draw the clients that take part in a round, or None where everyone does; others stand in for those away."""
-        clients, count = len(self.engine.everyone), self.cohort_size
-        if count is None or count == clients:
-            return None
+        everyone, count = self.due, self.cohort_size
+        clients = len(self.engine.everyone) if everyone is None else len(everyone)
+        if count is None or count >= clients:
+            return everyone
         rng, away = stream(self.server.seed, "cohort", self.server.task, self.server.round), self.engine.away()
         drawn = rng.choice(clients, size=count, replace=False).tolist()
+        if everyone is not None:
+            away = frozenset(place for place, number in enumerate(everyone) if number in away)
         spare = rng.permutation([n for n in range(clients) if n not in drawn]).tolist() if away else []
         present = [number for number in [*drawn, *spare] if number not in away]
         absent = [number for number in drawn if number in away]  # where too few are here, the engine waits for them
-        return sorted([*present, *absent][:count])
+        chosen = sorted([*present, *absent][:count])
+        return chosen if everyone is None else [everyone[place] for place in chosen]
+
+
+def _tasks(by_client: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Return the tasks that any client has."""
+    return tuple(int(task) for task in np.flatnonzero(by_client.any(0)))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -17,6 +19,7 @@ from cflag.data.options import BenchmarkOptions
 from cflag.data.partitions.base import Deal, Dealt, Half, Indices, Partition, has_own_data
 from cflag.data.samples import Samples
 from cflag.data.scenarios.base import TaskSequence
+from cflag.data.schedules.base import Classes, make_schedule
 from cflag.data.source import Source, Split
 from cflag.data.spec import Spec
 from cflag.errors import UserError
@@ -52,20 +55,24 @@ class Benchmark:
             made = len(self.tasks)
             name = options.scenario
             raise UserError(f"scenario '{name}' makes {made} tasks, not {options.tasks}; set tasks = {made}")
+        self.schedule = make_schedule(options)
+        pools = tuple(task.classes for task in self.tasks)
         self.spec = Spec(
             shape=source.shape,
             dtype=str(source.train.x.dtype).removeprefix("torch."),
             classes=source.classes,
             mean=source.mean,
             std=source.std,
-            tasks=tuple(task.classes for task in self.tasks),
+            tasks=self.schedule.classes(pools),
             by_task=sequence.by_task,
             clients=options.clients,
             origin=source.origin,
         )
         self._partition: Partition = registry.get("partition", options.partition)
         self._refuse_untested()
-        dealt = [self._deal(index) for index in range(len(self.tasks))]
+        if self.schedule.deals:
+            self._refuse_partition(pools)
+        dealt = self.schedule.deal(self._deal, (source.train.y.numpy(), source.test.y.numpy()), pools)
         self._train = [train for train, _ in dealt]
         self._test = [test for _, test in dealt]
 
@@ -87,9 +94,19 @@ class Benchmark:
         """Return how many training samples each client has of a task."""
         return {client: self.size(client, task) for client in range(self.clients)}
 
+    @cached_property
+    def has(self) -> NDArray[np.bool_]:
+        """Which clients have training samples of which tasks, (clients, tasks)."""
+        return np.array([[len(mine) > 0 for mine in dealt] for dealt in self._train]).T
+
     def size(self, client: int, task: int) -> int:
         """Return how many training samples a client has of a task."""
         return len(self._train[task][client])
+
+    def labels(self, client: int, task: int) -> Tensor:
+        """Return the classes that a client has training samples of in a task."""
+        labels: Tensor = self.source.train.y[torch.from_numpy(self._train[task][client])]
+        return torch.tensor(sorted(set(labels.tolist())))
 
     def train(self, client: int, task: int) -> Samples:
         """Return a client's training samples of a task: the paper's C^i."""
@@ -131,11 +148,11 @@ class Benchmark:
         """Count the training samples of each task, class and client."""
         labels, classes = self.source.train.y.numpy(), self.source.classes
         counted: ClassCounts = []
-        for task, parts in zip(self.tasks, self._train, strict=True):
+        for classes_of, parts in zip(self.spec.tasks, self._train, strict=True):
             owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
             cells = labels[np.concatenate(parts)] * len(parts) + owner
             counts = np.bincount(cells, minlength=classes * len(parts)).reshape(classes, len(parts))
-            counted.append({label: counts[label].tolist() for label in task.classes})
+            counted.append({label: counts[label].tolist() for label in classes_of})
         return counted
 
     def _refuse_untested(self) -> None:
@@ -147,6 +164,14 @@ class Benchmark:
             if not present & set(task.classes):
                 name = self.source.name
                 raise UserError(f"task {index + 1} has no test samples: {name}'s test half lacks its classes")
+
+    def _refuse_partition(self, pools: Classes) -> None:
+        """Say so where a schedule that deals by classes meets tasks that share them, or a partition of its own."""
+        kind, labels = self.options.schedule.kind, [label for pool in pools for label in pool]
+        if len(set(labels)) < len(labels):
+            raise UserError(f"schedule '{kind}' wants tasks of different classes: scenario 'task' or 'class'")
+        if self.options.partition != BenchmarkOptions.partition:
+            raise UserError(f"schedule '{kind}' deals samples itself: leave partition = '{BenchmarkOptions.partition}'")
 
     def _deal(self, task: int) -> Dealt:
         """Deal a task's train and test samples to all clients."""
@@ -177,13 +202,15 @@ def _checked(parts: Sequence[Indices], deal: Deal, half: Half) -> list[Indices]:
 
 
 def _refuse_poor(dealt: Sequence[Indices], minimum: int, task: int) -> None:
-    """Say so where a client got fewer samples than its minimum."""
+    """Say so where a client got fewer samples than its minimum; one that has none, and may, sits the task out."""
     poorest = min(range(len(dealt)), key=lambda c: len(dealt[c]))
-    if len(dealt[poorest]) < minimum:
+    if 1 < minimum > len(dealt[poorest]):
         raise UserError(
             f"client {poorest} has {len(dealt[poorest])} samples of task {task + 1}, fewer than "
-            f"min_samples = {minimum}; use fewer clients or a smaller min_samples"
+            f"min_samples = {minimum}; use fewer clients or a smaller min_samples (with 1 or 0, who has none sits out)"
         )
+    if not any(map(len, dealt)):
+        raise UserError(f"nobody has training samples of task {task + 1}")
 
 
 def _reduced(source: Source, options: BenchmarkOptions) -> Source:

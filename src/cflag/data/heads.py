@@ -7,38 +7,52 @@ open. A closed output gets no gradient, so a head that is not yet appended keeps
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 
 class Heads:
-    """Masks logits by a sample's task and the task being learned; `own` is (tasks, outputs), boolean."""
+    """Masks logits by a sample's task and the tasks seen so far; `own` is (tasks, outputs), boolean."""
 
     def __init__(self, own: Tensor, by_task: bool) -> None:
         self.by_task = by_task
         self.own = own
-        self.seen = own.cumsum(0) > 0
-        self.open = own if by_task else self.seen
-        self._closed = {name: _Closed(~rows) for name, rows in (("own", own), ("seen", self.seen), ("open", self.open))}
+        self._up_to = own.cumsum(0) > 0
+        self._own = _Closed(~own)
+        self._seen: dict[tuple[int, ...], _Closed] = {}
 
-    def of_task(self, tasks: Tensor) -> Tensor:
-        """Return which outputs were open when samples of these tasks were learned, a row each."""
-        return self.open.to(tasks.device)[tasks]
+    def outputs(self, tasks: Sequence[int]) -> Tensor:
+        """Return which outputs belong to any of these tasks."""
+        return self.own[list(tasks)].any(0)
 
-    def before(self, current: int) -> list[Tensor]:
-        """Return the output numbers of each earlier softmax: a head per task, or all heads appended so far."""
-        rows = self.open[:current] if self.by_task else self.open[max(current - 1, 0) : current]
+    def open(self, task: int, seen: Sequence[int]) -> Tensor:
+        """Return which outputs are open for a sample of a task while these are the tasks seen so far."""
+        return self.own[task] if self.by_task else self.outputs(seen)
+
+    def before(self, tasks: Sequence[int]) -> list[Tensor]:
+        """Return the output numbers of each softmax of earlier tasks: a head per task, or all heads appended so far."""
+        rows = [self.own[task] for task in tasks] if self.by_task else [self.outputs(tasks)] if len(tasks) else []
         return [row.nonzero().flatten() for row in rows]
 
-    def mask(self, logits: Tensor, tasks: Tensor, current: int) -> Tensor:
+    def mask(self, logits: Tensor, tasks: Tensor, seen: tuple[int, ...]) -> Tensor:
         """Return the logits with closed outputs at minus infinity."""
-        return self._closed["open"].mask(logits, tasks if self.by_task else tasks.clamp(min=current))
+        return (self._own if self.by_task else self._closed(seen)).mask(logits, tasks)
 
-    def right(self, scores: Tensor, labels: Tensor, tasks: Tensor, current: int) -> Tensor:
+    def right(self, scores: Tensor, labels: Tensor, tasks: Tensor, seen: tuple[int, ...]) -> Tensor:
         """Return (n, 2): is the answer right among the task's own classes, and among all classes seen so far."""
-        readings = (("own", tasks), ("seen", tasks.clamp(min=current)))
-        answers = [self._closed[name].mask(scores, rows).argmax(1) for name, rows in readings]
+        answers = [closed.mask(scores, tasks).argmax(1) for closed in (self._own, self._closed(seen))]
         return torch.stack([answer == labels for answer in answers], dim=1)
+
+    def _closed(self, seen: tuple[int, ...]) -> _Closed:
+        """Return what is closed when these tasks are seen; a sample of a later one has all up to it open, too."""
+        if seen not in self._seen:
+            rows = self.outputs(seen).repeat(len(self.own), 1)
+            later = [task for task in range(len(self.own)) if task not in seen]
+            rows[later] |= self._up_to[later]
+            self._seen[seen] = _Closed(~rows)
+        return self._seen[seen]
 
 
 class _Closed:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """The settings of every schedule; a kind may have more."""
+
+    kind: str = "together"
+    heads: Literal["anyone", "own"] = "anyone"
+    """Which outputs are open for a client in training: of the classes that anyone has seen so far, or that it has."""
 
 
 @dataclass(frozen=True)
@@ -14,10 +23,15 @@ class BenchmarkOptions:
     """How the source becomes a sequence of tasks: `cflag list scenarios`."""
     tasks: int = 5
     clients: int = 5
+    rounds: int = 5
+    """Of each task; with clocks of their own, clients may have a task for longer or shorter."""
+    schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
+    """Which task each client is in, round by round: `cflag list schedules`."""
     partition: str = "dirichlet"
     """How a task's samples are dealt to clients: `cflag list partitions`."""
     zeta: float = 1e5
     min_samples: int = 1
+    """What a client must have of a task, or of a Dirichlet draw; with 0 or 1, one that has none sits the task out."""
     class_order: Literal["seeded", "natural"] = "seeded"
     samples_per_class: int = 0
     test_per_class: int = 0

@@ -10,14 +10,18 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cflag import process, registry
 from cflag.account import Account, Counts
 from cflag.conversation import Ask, Conversation, Mean, Reply, RoundContext, Value, nbytes
+from cflag.data.schedules.base import NEVER, Schedule
 from cflag.errors import CflagError, DivergedError
 from cflag.means.base import PLAIN, AnswerMean, MeanOptions
-from cflag.means.shares import outliers, shares
+from cflag.means.shares import believed, outliers, shares
 from cflag.privacy.warden import Warden
 from cflag.server import Server
 
@@ -25,8 +29,9 @@ from cflag.server import Server
 class Engine(ABC):
     """Carries conversations between one server and its clients, wherever they are."""
 
-    def __init__(self, clients: int, mean: MeanOptions = PLAIN, ratios: Mapping[str, str] | None = None) -> None:
-        self.everyone = range(clients)
+    def __init__(self, schedule: Schedule, mean: MeanOptions = PLAIN, ratios: Mapping[str, str] | None = None) -> None:
+        self.schedule = schedule
+        self.everyone = range(schedule.frame.clients)
         self.options = mean
         self.ratios = ratios or {}
         self.kind: type[AnswerMean] = registry.get("mean", mean.kind)
@@ -46,8 +51,36 @@ class Engine(ABC):
         """Test the global model, and what a method sends with it, on every client's held-out samples of these tasks."""
 
     @abstractmethod
-    def sizes(self, task: int) -> dict[int, int]:
-        """Return how many samples each client has of a task."""
+    def size(self, number: int, task: int) -> int:
+        """Return how many samples a client has of a task; 0 for one that never was here."""
+
+    @abstractmethod
+    def has(self) -> NDArray[np.bool_]:
+        """Return which clients have samples of which tasks, (clients, tasks), as far as is known."""
+
+    def sizes(self, done: int) -> dict[int, int]:
+        """Return how many samples, as far as they count, each client has in a round; who has none is left out."""
+        return believed(self.schedule.sizes(done, self.size), self.options.max_share)
+
+    def due(self, done: int) -> list[int] | None:
+        """Return the clients that are in a task, with samples of it, or None where that is everyone.
+
+        One that never was here is taken to have some.
+        """
+        has = self.has()
+        if self.schedule.together and bool(has.all()):
+            return None
+        now = self.schedule.plan.now(done).tolist()
+        return [c for c, t in enumerate(now) if t != NEVER and has[c, t] and self._has_some(c, t, done)]
+
+    def _has_some(self, number: int, task: int, done: int) -> bool:
+        size = self.size(number, task)
+        return not size or self.schedule.size(number, task, size, done) > 0
+
+    def context(self, server: Server, numbers: Sequence[int]) -> RoundContext:
+        """Return what clients may know when they are asked something together."""
+        samples = sum(server.sizes[number] for number in numbers)
+        return RoundContext(server.task, server.round, samples, len(numbers), server.own_moment)
 
     def save(self, folder: Path, stamp: str) -> dict[int, str]:
         """Save the clients that changed and return their files; nothing where clients keep their state themselves."""
@@ -83,10 +116,10 @@ class Engine(ABC):
         except StopIteration:
             return
 
-    def converse_around(self, conversation: Conversation, server: Server) -> None:
-        """Carry a conversation before or after a task, with everyone; its logs are not kept: a round has its own."""
+    def converse_around(self, conversation: Conversation, server: Server, cohort: Sequence[int] | None = None) -> None:
+        """Carry a conversation before or after a task, with all who begin or leave one; a round has logs of its own."""
         logs = dict(self.account.logs)
-        self.converse(conversation, server)
+        self.converse(conversation, server, cohort)
         self.account.logs = logs
 
     def mean_of(self, replies: Mapping[int, Reply], context: RoundContext) -> Mean:
@@ -114,6 +147,8 @@ class Engine(ABC):
 
     def _mean(self, ask: Ask, server: Server, cohort: Sequence[int] | None) -> Mean:
         """Return the mean answer as the method may see it: in a private run with noise, within the budget."""
+        if ask.whom == "past":
+            cohort = [number for number in (self.everyone if cohort is None else cohort) if number in server.pasts]
         if self.warden is None:
             return self.ask(ask, server, cohort)
         where = server.task, server.round
@@ -130,6 +165,17 @@ class Engine(ABC):
         where = server.task, server.round
         self.warden.before_test(where)
         return self.warden.tested(self.evaluate(server, tasks, sent), where, server.params)
+
+    def testers(self, server: Server) -> Sequence[int]:
+        """Return the clients that test the global model: all who have begun something and are not gone."""
+        return self.everyone if self.schedule.together else self.schedule.members(server.done)
+
+    def placed(self, rows: Mapping[int, Tensor], tasks: Sequence[int]) -> Counts:
+        """Return counts of all clients, zeros for those that did not test."""
+        counts = torch.zeros(len(self.everyone), len(tasks), 3, dtype=torch.long)
+        if rows:
+            counts[list(rows)] = torch.stack(list(rows.values()))
+        return counts
 
     def settle(self) -> Account:
         """Return the account since the last time, and open a new one."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cflag import process, registry
 from cflag.build import build_benchmark, build_learner, build_method
-from cflag.client import Client
+from cflag.client import Client, Own
 from cflag.config import Config
 from cflag.conversation import Answer, Ask, Reply, RoundContext, Value
 from cflag.data.benchmark import Benchmark
@@ -72,7 +72,9 @@ class Host:
         self.clients: dict[int, Client] = {}
         self.saved: dict[int, Path] = {}
         self.changed: set[int] = set()
-        self.task_of: dict[int, int] = {}
+        self.schedule = benchmark.schedule
+        self.part_of: dict[int, tuple[int, range]] = {}
+        """The task whose samples each client has, and which of them."""
         self.data = Holdings(data_limit)
         self.workspace = Workspace(method.local.table_bytes)
         self.context: RoundContext | None = None
@@ -84,18 +86,21 @@ class Host:
         """Let each client answer a question, starting from the global model; None: all its samples are forgotten."""
         if not self.changed and self.keeper.look():  # someone changed what memories hold, or what may be learned from
             self._drop_clients()
-        if context != self.context:
+        if self.context is None or context.when != self.context.when:
             self.workspace.clear()
-            self.context = context
+        self.context = context
         for number, saved in whom:
-            client = self.client(number, context.task, saved)
+            own = self.own(number, context)
+            client = self.client(
+                number, context.task if own is None else own.task, saved, self.age(number, own, context)
+            )
             if not len(client.data):
                 yield None
                 continue
             before = client.kept()
             self.keeper.expire(client.memory, context)
             self.learner.load(model.params, model.buffers)
-            client.begin_question(ask.question, context, model.params.to(self.learner.device))
+            client.begin_question(ask.question, context, model.params.to(self.learner.device), own)
             answer = getattr(self.method, ask.question)(client, **ask.sent)
             client.end_question()
             after = client.kept()
@@ -118,12 +123,12 @@ class Host:
         groups: Sequence[Sequence[int]],
         tasks: Sequence[int],
         model: GlobalModel,
-        current: int,
+        seen: Sequence[int],
         sent: Mapping[str, Value],
     ) -> Iterator[Tensor]:
         """Test the held-out samples of groups of clients; see `Counts` for what is counted of each client and task."""
         self.learner.load(model.params, model.buffers)
-        self.learner.current = current
+        self.learner.seen, self.learner.closed = tuple(seen), None
         for group in groups:
             sizes = torch.tensor([self.benchmark.test_size(client, task) for task in tasks for client in group])
             counts = torch.zeros(len(sizes), 3, dtype=torch.long)
@@ -151,10 +156,30 @@ class Host:
         self.changed.clear()
         yield names
 
-    def client(self, number: int, task: int, saved: Path | None = None) -> Client:
-        """Return a client as it was last saved, or as it is where it has changed since, with its data of a task."""
+    def own(self, number: int, context: RoundContext) -> Own | None:
+        """Return where a client is by its own clock; None where all are in the same task."""
+        if self.schedule.together and context.own is None:
+            return None
+        done, plan, has = self._done(context), self.schedule.plan, self.benchmark.size
+        past = tuple(task for task in plan.past(number, done) if has(number, task))
+        open_ = None
+        if self.schedule.settings.heads == "own":
+            open_ = torch.zeros(self.benchmark.spec.classes, dtype=torch.bool)
+            for task in plan.began(number, done):
+                open_[self.benchmark.labels(number, task)] = True
+        return Own(plan.task(number, done), past, open_)
+
+    def age(self, number: int, own: Own | None, context: RoundContext) -> int:
+        """Return how many rounds of its task a client has had."""
+        return 0 if own is None else self._done(context) - int(self.schedule.plan.first[number, own.task])
+
+    def _done(self, context: RoundContext) -> int:
+        return context.task * self.schedule.frame.rounds + context.round
+
+    def client(self, number: int, task: int, saved: Path | None = None, age: int = 0) -> Client:
+        """Return a client as it was last saved, or as it is where it has changed since, with its data in a round."""
         client = self._client(number, saved)
-        self._hand_out(client, task)
+        self._hand_out(client, task, age)
         return client
 
     def peak_mb(self) -> Iterator[float]:
@@ -170,7 +195,7 @@ class Host:
         memory: Memory = registry.get("memory", kind)(self.memory)
         if self.benchmark.has_pictures:
             memory.encode = self.benchmark.encoded
-        if number in self.task_of:
+        if number in self.part_of:
             self._take_back(number)
         client = self.clients[number] = Client(number, self.seed, self.learner, memory, self.workspace)
         client.ledger = self.shield.ledger(number) if self.shield is not None else None
@@ -184,15 +209,17 @@ class Host:
             self.saved[number] = saved
         return client
 
-    def _hand_out(self, client: Client, task: int) -> None:
+    def _hand_out(self, client: Client, task: int, age: int) -> None:
         """Give a client its current samples; beyond the limit, those of the clients asked longest ago are dropped."""
-        if self.task_of.get(client.number) != task:
+        part = self.schedule.portion(self.benchmark.size(client.number, task), age)
+        if self.part_of.get(client.number) != (task, part):
             dealt = self.benchmark.train(client.number, task)
             if client.ledger is not None:
                 dealt = replace(dealt, index=torch.arange(len(dealt)))
+            dealt = dealt if len(part) == len(dealt) else dealt[slice(part.start, part.stop)]
             client.data = self.keeper.allowed(client.number, dealt)
             client.withdrawn = len(dealt) - len(client.data)
-            self.task_of[client.number] = task
+            self.part_of[client.number] = (task, part)
         self.data.put(client.number, sum(t.nbytes for t in client.data.tensors().values()))
         while self.data.too_much and len(self.data.sizes) > 1:
             self._take_back(self.data.oldest())
@@ -200,13 +227,13 @@ class Host:
     def _drop_clients(self) -> None:
         """Forget all that is in this process's memory: what is on disk counts."""
         self.workspace.clear()
-        for number in list(self.task_of):
+        for number in list(self.part_of):
             self._take_back(number)
         self.clients.clear()
         self.saved.clear()
 
     def _take_back(self, number: int) -> None:
-        del self.clients[number].data, self.task_of[number]
+        del self.clients[number].data, self.part_of[number]
         self.data.drop(number)
 
     @staticmethod

@@ -11,18 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cflag import process
 from cflag.account import Counts
-from cflag.conversation import Ask, Mean, Reply, RoundContext, Value
+from cflag.conversation import Ask, Mean, Reply, Value
 from cflag.engines.engine import Engine, check_finite, rescaled
 from cflag.engines.host import NONE_LEFT, GlobalModel, Host, Whom
 from cflag.engines.lanes import HereLane, Lane, WorkerLane
 from cflag.errors import InterruptedRunError
 from cflag.means.base import PLAIN, MeanOptions
-from cflag.means.shares import believed
 from cflag.server import Server
 
 TEST_BATCH = 500
@@ -35,7 +35,7 @@ class LocalEngine(Engine):
     def __init__(
         self, host: Host, workers: int, stopped: Callable[[], bool] = lambda: False, mean: MeanOptions = PLAIN
     ) -> None:
-        super().__init__(host.benchmark.clients, mean, host.method.ratios)
+        super().__init__(host.benchmark.schedule, mean, host.method.ratios)
         self.benchmark = host.benchmark
         count = min(workers, len(self.everyone))
         self.lanes: list[Lane] = [HereLane(host)] if count <= 1 else [WorkerLane(host, k) for k in range(count)]
@@ -46,7 +46,7 @@ class LocalEngine(Engine):
     def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
         """Put a question to every client of a cohort; return the weighted mean of the answers, Σ p_i answer_i."""
         numbers = self.everyone if cohort is None else cohort
-        context = RoundContext(server.task, server.round, sum(server.sizes[n] for n in numbers), len(numbers))
+        context = self.context(server, numbers)
         self.count_down(ask, server, numbers)
         answers = self._answers(numbers, ask, GlobalModel(server.params, server.buffers), context)
         replies = self._finite(answers, ask, server)
@@ -64,14 +64,19 @@ class LocalEngine(Engine):
         """Test the global model, and what a method sends with it, on every client's held-out samples of these tasks."""
         model = GlobalModel(server.params, server.buffers)
         given = {name: value for name, value in sent.items() if value is not None}
-        groups = list(self._test_groups(tasks))
+        groups = list(self._test_groups(tasks, self.testers(server)))
         shares = [groups[k :: len(self.lanes)] for k in range(len(self.lanes))]
-        self._send("evaluate", shares, list(tasks), model, server.task, given)
-        return torch.cat([self._receive(k % len(self.lanes)) for k in range(len(groups))])
+        self._send("evaluate", shares, list(tasks), model, server.moment.seen, given)
+        tested = [(group, self._receive(k % len(self.lanes))) for k, group in enumerate(groups)]
+        return self.placed({n: row for group, rows in tested for n, row in zip(group, rows, strict=True)}, tasks)
 
-    def sizes(self, task: int) -> dict[int, int]:
-        """Return how many samples each client has of a task, as far as they count."""
-        return believed(self.benchmark.sizes(task), self.options.max_share)
+    def size(self, number: int, task: int) -> int:
+        """Return how many samples a client has of a task."""
+        return self.benchmark.size(number, task)
+
+    def has(self) -> NDArray[np.bool_]:
+        """Return which clients have samples of which tasks."""
+        return self.benchmark.has
 
     def save(self, folder: Path, stamp: str) -> dict[int, str]:
         """Save the clients that changed; return the files they are in."""
@@ -145,11 +150,11 @@ class LocalEngine(Engine):
             raise InterruptedRunError("stopped")
         return reply
 
-    def _test_groups(self, tasks: Sequence[int]) -> Iterator[list[int]]:
+    def _test_groups(self, tasks: Sequence[int], testers: Sequence[int]) -> Iterator[list[int]]:
         """Yield clients in order, in groups with enough samples for a batch."""
         group: list[int] = []
         samples = 0
-        for client in self.everyone:
+        for client in testers:
             group.append(client)
             samples += sum(self.benchmark.test_size(client, task) for task in tasks)
             if samples >= TEST_BATCH:

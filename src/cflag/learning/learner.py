@@ -87,7 +87,10 @@ class Learner:
         self.device = torch.device(device)
         self.heads = heads
         self.normalise = normalise
-        self.current = 0
+        self.seen: tuple[int, ...] = (0,)
+        """The tasks whose outputs are open, where a sample's own task is not known."""
+        self.closed: Tensor | None = None
+        """What is added to logits to close outputs of classes that a client has not seen; None: no more are closed."""
         self._loss = loss
         self._channels_last = channels_last
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -141,14 +144,19 @@ class Learner:
         """Return the mean loss of outputs for samples: cross entropy over the open heads, or the user's own."""
         if self._loss is not None:
             return self._loss(outputs, samples)
-        return F.cross_entropy(self.heads.mask(outputs, samples.task, self.current), samples.y)
+        return F.cross_entropy(self._masked(outputs, samples.task), samples.y)
+
+    def _masked(self, outputs: Tensor, tasks: Tensor) -> Tensor:
+        """Return outputs with closed ones at minus infinity."""
+        masked = self.heads.mask(outputs, tasks, self.seen)
+        return masked if self.closed is None else masked + self.closed
 
     def value_and_grad(self, samples: Samples, loss: Loss | None = None) -> tuple[float, Tensor]:
         """Return the mean loss (or another one) on samples and its gradient as a new flat vector."""
         here = samples.to(self.device)
         if self._dense is not None and loss is None:
             return self._dense.value_and_grad(
-                self._input(here.x), here.y, lambda outputs: self.heads.mask(outputs, here.task, self.current)
+                self._input(here.x), here.y, lambda outputs: self._masked(outputs, here.task)
             )
         self._training(True)
         try:
@@ -243,12 +251,12 @@ class Learner:
     def probabilities(self, samples: Samples) -> Tensor:
         """Return the predicted probabilities, closed heads at zero."""
         here = samples.to(self.device)
-        return self.heads.mask(self.outputs(here), here.task, self.current).softmax(1)
+        return self._masked(self.outputs(here), here.task).softmax(1)
 
     def right(self, scores: Tensor, samples: Samples) -> Tensor:
         """Return which samples these scores answer right, (n, 2): knowing their task, and not knowing it."""
         here = samples.to(scores.device)
-        return self.heads.right(scores, here.y, here.task, self.current).cpu()
+        return self.heads.right(scores, here.y, here.task, self.seen).cpu()
 
     def features(self, samples: Samples) -> Tensor:
         """Return what the model's last dense layer takes in, one row per sample."""

@@ -47,11 +47,11 @@ class SynthesisOptions:
 class Workshop:
     """Where the server makes samples: the teacher, a student of it, and what was made so far."""
 
-    def __init__(self, learner: Learner, task: int, options: SynthesisOptions) -> None:
+    def __init__(self, learner: Learner, tasks: tuple[int, ...], options: SynthesisOptions) -> None:
         self.learner, self.heads, self.options = learner, learner.heads, options
-        self.last = task - 1
-        self.old = self.heads.before(task)
-        self.task_of = self.heads.own[:task].int().argmax(0)
+        self.tasks = tasks
+        self.old = self.heads.before(tasks)
+        self.task_of = torch.tensor(tasks)[self.heads.own[list(tasks)].int().argmax(0)]
         self.student = fresh(learner.model)
         self.learn = Descent([p for p in self.student.parameters() if p.requires_grad], options.student_lr)
         self.parts: list[Samples] = []
@@ -59,7 +59,7 @@ class Workshop:
 
     def make(self) -> Samples:
         """Return all samples, in batches of at least `batch`; the student learns from each before the next."""
-        classes, count = self.heads.seen[self.last].nonzero().flatten(), self.options.samples
+        classes, count = self.heads.outputs(self.tasks).nonzero().flatten(), self.options.samples
         labels = classes.repeat(-(-count // len(classes)))[:count][torch.randperm(count)]
         for y in labels.tensor_split(max(1, count // self.options.batch)):
             self.parts.append(self.batch(y))
@@ -87,7 +87,7 @@ class Workshop:
         """Return what the generator minds: wrong answers, unlikely statistics and (it likes it) disagreement."""
         inputs = self.learner.inputs(x)
         outputs, gap = outputs_and_gap(self.learner.model, inputs)
-        teacher, student = (self.heads.mask(o, self.task_of[y], self.last) for o in (outputs, self.student(inputs)))
+        teacher, student = (self.heads.mask(o, self.task_of[y], self.tasks) for o in (outputs, self.student(inputs)))
         wrong = F.cross_entropy(teacher, y.to(teacher.device))
         return {"classification": wrong, "bn": gap, "disagreement": disagreement(teacher, student)}
 
@@ -108,7 +108,7 @@ class Workshop:
     def accuracy(self, made: Samples) -> float:
         """Return how many samples the teacher gives the label they were made for."""
         assert made.logits is not None
-        return float((self.heads.mask(made.logits, made.task, self.last).argmax(1) == made.y).float().mean())
+        return float((self.heads.mask(made.logits, made.task, self.tasks).argmax(1) == made.y).float().mean())
 
     def logs(self) -> dict[str, float]:
         """Return the mean losses of the finished batches."""

@@ -54,6 +54,8 @@ class Method:
 
     Settings: ClassVar[type[Any]] = NoSettings
     uses_memory: ClassVar[bool] = False
+    whole_tasks: ClassVar[bool] = False
+    """Whether `remember` must see all samples of a task at once."""
     exact_means: ClassVar[bool] = False
     """Whether it breaks down where means are rounded, as secure aggregation does."""
     ratios: ClassVar[Mapping[str, str]] = {}
@@ -81,6 +83,11 @@ class Method:
 
     def end_task(self, server: Server) -> Conversation:
         """After a task's last round, before it is evaluated: with a memory, the finished task goes there."""
+        if self.uses_memory and not server.streams:
+            yield Ask(self.remember)
+
+    def pass_by(self, server: Server) -> Conversation:
+        """After a round in which samples pass by (`schedule = "online"`): with a memory, they go there at once."""
         if self.uses_memory:
             yield Ask(self.remember)
 

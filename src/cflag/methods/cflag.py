@@ -50,7 +50,10 @@ class CFlag(Method):
         """One round of Algorithm 1."""
         steps, rates = self.steps(server), self.rates(server)
         mean = yield Ask(self.gradients)  # lines 2-3
-        g, m = mean.get("g"), self.memory_gradient(mean)
+        g, m = (
+            mean.get("g"),
+            self.memory_gradient((yield Ask(self.memories).of_past()) if server.moment.mixed else mean),
+        )
         mean = yield Ask(self.local_steps, g=g, m=m, steps=steps, **rates)  # lines 4-11
         server.params -= mean.delta  # line 12
         server.buffers = mean.buffers
@@ -62,10 +65,14 @@ class CFlag(Method):
         answer: Answer = {}
         if self.settings.drift or self.settings.estimator == "iag":
             answer["g"] = self.estimator(client).full_gradient()
-        if client.task > 0 and client.memory.enabled:  # the first task has no past: plain FedTrack rounds
-            drawn = client.memory.draw(client.rng("memory"))
-            answer["m"] = torch.zeros_like(client.params) if drawn is None else client.value_and_grad(drawn)[1]
-        return answer
+        return answer | (self.memories(client) if client.recalls else {})  # no past: plain FedTrack rounds
+
+    def memories(self, client: Client) -> Answer:
+        """m_i = ∇f_i†(x_t); asked apart, of those who have a past, where others do not."""
+        if not client.memory.enabled:
+            return {}
+        drawn = client.memory.draw(client.rng("memory"))
+        return {"m": torch.zeros_like(client.params) if drawn is None else client.value_and_grad(drawn)[1]}
 
     def local_steps(
         self, client: Client, steps: int, beta: float, g: Tensor | None = None, m: Tensor | None = None,
@@ -87,17 +94,17 @@ class CFlag(Method):
 
     def adapt_rates(self, client: Client, m: Tensor | None, a: Tensor, drift: Tensor, rule: RateRule) -> Answer:
         """AdapLR (Algorithm 2): the client's rates α_i and β_i, and Δ_i = α_i m + β_i (E (g − g_i) + a_i)."""
-        if m is None:
+        if m is None or not client.past:
             client.log(beta=rule.beta, case="none")
-            return {"delta": rule.beta * (drift + a), "buffers": client.buffers}
+            plain: Answer = {"delta": rule.beta * (drift + a), "buffers": client.buffers}
+            return plain if m is None else plain | {"alpha": 0.0} | self.own_steps(a, rule)
         q = self.memory_direction(m)
         overlap = Overlap.between(m, a, q)  # line 5: Λ_i = ⟨m, a_i⟩
         p_i, N = client.share, client.peers if self.settings.adapt == "worst" else 1
         rates = rule.adapt(overlap, weight=p_i * N)  # lines 6-12
         client.log(**vars(rates), **{"lambda": overlap.inner})
         delta = rates.alpha * q + rates.beta * (drift + a)  # lines 13-14
-        answer: Answer = {"delta": delta, "alpha": rates.alpha, "buffers": client.buffers}
-        return answer | ({"a": a} if rule.scales_steps and self.settings.measure_gamma else {})
+        return {"delta": delta, "alpha": rates.alpha, "buffers": client.buffers, **self.own_steps(a, rule)}
 
     # What the steps above are made of ---------------------------------------------------------------------------------
 
@@ -111,8 +118,12 @@ class CFlag(Method):
         """Cut the client's current data into components g_{i,j}, and choose the estimator of ∇g_i along the path."""
         return ESTIMATORS[self.settings.estimator](Components(client, self.local.batch, self.settings.order))
 
+    def own_steps(self, a: Tensor, rule: RateRule) -> Answer:
+        """a_i, where Γ(t) is measured and does not follow from Σ p_i Δ_i."""
+        return {"a": a} if rule.scales_steps and self.settings.measure_gamma else {}
+
     def memory_gradient(self, mean: Mean) -> Tensor | None:
-        """Line 3: m = Σ p_i m_i; none in the first task."""
+        """Line 3: m = Σ p_i m_i over those who have a past; none in the first task."""
         return mean.get("m")
 
     def memory_direction(self, m: Tensor) -> Tensor:

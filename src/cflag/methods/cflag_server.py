@@ -47,7 +47,10 @@ class CFlagServer(CFlag):
         """Lines 2 to 11 as in Algorithm 1; line 12 with the server's own rates."""
         steps, rates = self.steps(server), self.rates(server)
         mean = yield Ask(self.gradients)
-        g, m = mean.get("g"), self.memory_gradient(mean)
+        g, m = (
+            mean.get("g"),
+            self.memory_gradient((yield Ask(self.memories).of_past()) if server.moment.mixed else mean),
+        )
         mean = yield Ask(self.local_steps, g=g, m=m, steps=steps, **rates)
         server.params -= mean.delta if m is None else self.server_step(server, mean, m)
         server.buffers = mean.buffers

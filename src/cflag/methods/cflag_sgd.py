@@ -49,9 +49,9 @@ class CFlagSgd(CFlag):
     search_space: ClassVar[SearchSpace] = {"alpha": (0.05, 0.2), "beta": (0.05, 0.3)}
     settings: CFlagSgdSettings
 
-    def gradients(self, client: Client) -> Answer:
-        """Line 2, with m_i ready for a mean over memory samples."""
-        answer = super().gradients(client)
+    def memories(self, client: Client) -> Answer:
+        """m_i, ready for a mean over memory samples."""
+        answer = super().memories(client)
         if isinstance(m := answer.get("m"), Tensor) and self.settings.weights == "memory":
             answer |= by_samples(client, m)
         return answer

@@ -75,7 +75,7 @@ class CFlagShared(Method):
         for skip in range(0, self.steps(server), self.settings.exchange):
             steps = min(self.settings.exchange, self.steps(server) - skip)
             m = None
-            if server.task > 0 and self.settings.past == "everybody":
+            if server.moment.left and self.settings.past == "everybody":
                 m = over_all_samples((yield Ask(self.memory_gradient, skip=skip)))
             mean = yield Ask(self.local_steps, skip=skip, steps=steps, m=m, **server.state)
             server.params -= mean.delta

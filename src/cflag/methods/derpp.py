@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from cflag.client import Client
@@ -47,11 +48,10 @@ class Derpp(FedAvg):
         first, second = client.replay(len(batch)), client.replay(len(batch))
         if first is None or second is None:
             return gradient
-        open_then = client.heads.of_task(first.task)
 
         def moved(outputs: Tensor, samples: Samples) -> Tensor:
             assert samples.logits is not None
-            error = (outputs - samples.logits)[open_then.to(outputs.device)]
+            error = (outputs - samples.logits)[~samples.logits.isnan()]
             return error.square().mean()
 
         dark = client.value_and_grad(first, moved)[1]
@@ -59,7 +59,8 @@ class Derpp(FedAvg):
         return gradient + self.settings.alpha * dark + self.settings.beta * plain
 
     def remember(self, client: Client) -> Answer:
-        """Keep samples together with the global model's logits."""
-        logits = client.outputs(client.data).cpu()
+        """Keep samples together with the global model's logits; those of outputs that are closed now are none."""
+        closed = ~client.heads.open(client.task, client.context.moment.seen)
+        logits = client.outputs(client.data).cpu().masked_fill(closed, torch.nan)
         client.memory.add(replace(client.data, logits=logits), client.rng("remember"))
         return {}

@@ -64,9 +64,9 @@ class Ewc(FedAvg):
         return implicit
 
     def end_task(self, server: Server) -> Conversation:
-        """Add the finished task's Fisher, taken at the global model."""
+        """Add the finished task's Fisher, taken at the global model; of those who leave it, with their part."""
         mean = yield Ask(self.fisher)
-        fresh, old, pull = mean.fisher, server.state.get("fisher"), server.state.get("pull")
+        fresh, old, pull = server.part * mean.fisher, server.state.get("fisher"), server.state.get("pull")
         if self.settings.tasks == "online":
             fisher = fresh if old is None else self.settings.decay * old + fresh
             server.state.update(fisher=fisher, pull=fisher * server.params)

@@ -49,6 +49,7 @@ class Icarl(Taught):
     Settings = IcarlSettings
     settings: IcarlSettings
     uses_memory = True
+    whole_tasks = True
     search_space: ClassVar[SearchSpace] = {"lr": (0.05, 0.3), "strength": (0.2, 3.0)}
 
     @classmethod
@@ -72,7 +73,7 @@ class Icarl(Taught):
         if "teacher" in sent:
             batch = replace(batch, logits=client.outputs(batch, sent["teacher"], sent["teacher_buffers"]))
         own = client.heads.own[client.task].to(client.params.device)
-        old = client.heads.seen[client.task].to(client.params.device) & ~own
+        old = client.heads.outputs(client.old).to(client.params.device) & ~own
 
         def loss(outputs: Tensor, samples: Samples) -> Tensor:
             return sigmoid_loss(outputs, samples, own, old, self.settings.strength)

@@ -24,8 +24,8 @@ class Joint(FedAvg):
     uses_memory = True
 
     def steps(self, server: Server) -> int:
-        """E for one task's data, times the tasks so far: they have as many samples each, but for a few."""
-        return super().steps(server) * (server.task + 1)
+        """E for one task's data, times the tasks that anyone has begun: they have as many samples each or so."""
+        return super().steps(server) * len(server.moment.seen)
 
     def batches(self, client: Client) -> Iterator[Samples]:
         """Yield mini-batches of everything the client has seen."""

@@ -44,10 +44,10 @@ class Lwf(Taught):
 
     def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:
         """The gradient of the task's loss plus the distillation's."""
-        if "teacher" not in sent:
+        if "teacher" not in sent or not client.old:
             return client.value_and_grad(batch)[1]
         answers = client.outputs(batch, sent["teacher"], sent["teacher_buffers"])
-        old = client.heads.before(client.task)
+        old = client.heads.before(client.old)
 
         def both(outputs: Tensor, samples: Samples) -> Tensor:
             kept = distillation(outputs, answers, old, self.settings.temperature)

@@ -36,7 +36,7 @@ class Sums(Method, ABC):
     def begin_task(self, server: Server) -> Conversation:
         """Add the task's sums to those so far."""
         mean = yield Ask(self.own_sums)
-        total = sum(server.sizes.values())
+        total = server.part * sum(server.sizes.values())
         for name in mean:  # the weighted mean of sums over a client's size, times all sizes, is the sum
             server.state[name] = server.state.get(name, 0.0) + total * mean[name].double()
 

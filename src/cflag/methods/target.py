@@ -73,7 +73,7 @@ class Target(FedAvg):
 
     def begin_task(self, server: Server) -> Conversation:
         """Make samples of all classes so far and hand them out."""
-        if server.task > 0:
+        if server.moment.left:
             yield Ask(self.receive, **self.synthesise(server).tensors())
 
     def synthesise(self, server: Server) -> Samples:
@@ -82,7 +82,7 @@ class Target(FedAvg):
         learner.load(server.params, server.buffers)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(server.generator("synthesis").initial_seed())
-            workshop = Workshop(learner, server.task, self.settings)
+            workshop = Workshop(learner, server.moment.left, self.settings)
             made = workshop.make()
         server.log(synthetic_accuracy=workshop.accuracy(made), **workshop.logs())
         return made
@@ -94,7 +94,7 @@ class Target(FedAvg):
 
     def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
         """Train; the synthetic batches come from one stream a round, another batch for every step."""
-        if not client.state:
+        if not client.state or not client.old:
             return super().local_steps(client, steps)
         made = Samples(**client.state)
         past = replace(made, index=torch.full_like(made.y, -1))  # nobody's, where a private run counts uses
@@ -111,7 +111,7 @@ class Target(FedAvg):
         """The gradient of the task's loss plus the distillation's on as many synthetic samples."""
         if past is None or rng is None:
             return client.value_and_grad(batch)[1]
-        old = client.heads.before(client.task)
+        old = client.heads.before(client.old)
 
         def kept(outputs: Tensor, samples: Samples) -> Tensor:
             assert samples.logits is not None

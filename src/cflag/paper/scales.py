@@ -51,7 +51,11 @@ SCALES = {
                 "tiny-imagenet-pretrained": 0.015,
                 "cifar100-whitened-pretrained": 0.05,
             },
-            "theory-balanced": {"cifar100-whitened-pretrained": 0.015},
+            "theory-balanced": {
+                "cifar100-pretrained": 0.15,
+                "cifar100-task-pretrained": 0.005,
+                "cifar100-whitened-pretrained": 0.015,
+            },
             "theory-minibatch": {"cifar100-whitened-pretrained": 0.015},
             "theory-no-drift": {"cifar100-whitened-pretrained": 0.015},
         },

@@ -29,7 +29,8 @@ Questions = Mapping[str, Mapping[str, Part]]
 NOISED, NONNEGATIVE, PUBLIC, WITHHELD = Part
 FEDAVG: Questions = {"local_steps": {"delta": NOISED, "buffers": NOISED}, "remember": {}}
 """Batch-norm statistics are empty here: models that have some are refused."""
-GRADIENTS: Questions = {**FEDAVG, "gradients": {"g": NOISED, "m": NOISED, "factor": PUBLIC}}
+MEMORIES: Mapping[str, Part] = {"m": NOISED, "factor": PUBLIC}
+GRADIENTS: Questions = {**FEDAVG, "gradients": {"g": NOISED, **MEMORIES}, "memories": MEMORIES}
 STEPS = {**FEDAVG["local_steps"], "a": NOISED, "alpha": WITHHELD}
 MOMENTS = {**FEDAVG["local_steps"], "first": NOISED, "second": NONNEGATIVE}
 

@@ -38,11 +38,12 @@ class History:
     model_sent: list[int] = field(default_factory=list)
     """The clients that have the present global model, so that it is not counted as sent again."""
 
-    def record(self, server: Server, account: Account, counts: Counts | None, seconds: float) -> dict[str, Any]:
-        """Take in a finished round; return its line for the metrics."""
+    def record(
+        self, server: Server, account: Account, counts: Counts | None, seconds: float, milestone: bool = False
+    ) -> dict[str, Any]:
+        """Take in a finished round; return its line for the metrics. After a milestone all tasks were tested."""
         self.done += 1
-        last = server.round == server.rounds - 1
-        if last and counts is not None:
+        if milestone and counts is not None:
             self.new_tests.append(counts)
         per_client = _columns(account)
         spent = {
@@ -57,14 +58,14 @@ class History:
         private = {} if account.epsilon is None else {"epsilon": account.epsilon}
         self.costs.update(private)
         partial = not account.anonymous and (len(account.participants()) < len(server.sizes) or account.missing)
-        seen = accuracies(counts, self.by_task)[: server.task + 1] if counts is not None else None
+        seen = _seen(counts, self.by_task, server.moment.seen, milestone)
         return {
             "task": server.task + 1,
             "round": server.round + 1,
             "loss": _weighted(per_client.get("loss"), account, server),
             "memory_loss": _weighted(per_client.get("memory_loss"), account, server),
-            "accuracy": sum(seen) / len(seen) if seen else None,
-            "accuracies": seen,
+            "accuracy": sum(seen.values()) / len(seen) if seen else None,
+            "accuracies": [seen.get(task) for task in range(max(seen) + 1)] if seen else None,
             **_taken_logs(server),
             **({"cohort": account.participants()} if partial else {}),
             **({"missing": {str(n): why for n, why in sorted(account.missing.items())}} if account.missing else {}),
@@ -110,6 +111,14 @@ class History:
             figures=tuple(figures),
             folder=folder,
         )
+
+
+def _seen(counts: Counts | None, by_task: bool, tasks: Sequence[int], all_tested: bool) -> dict[int, float]:
+    """Return the accuracies on the tasks seen so far; counts are of all tasks, or of those."""
+    if counts is None:
+        return {}
+    found = accuracies(counts, by_task)
+    return {task: found[task if all_tested else place] for place, task in enumerate(tasks)}
 
 
 def accuracies(counts: Counts, by_task: bool) -> list[float]:

@@ -62,6 +62,6 @@ def draw_shares(sizes: Sequence[int], options: BenchmarkOptions, task: int) -> S
             return shares
     raise UserError(
         f"no Dirichlet(zeta = {options.zeta:g}) draw of {ATTEMPTS} gave each of the {clients} clients "
-        f"min_samples = {minimum} samples of task {task + 1}; use a larger zeta, fewer clients or a smaller "
-        "min_samples"
+        f"min_samples = {minimum} samples of task {task + 1}; use a larger zeta, fewer clients or min_samples = 0: "
+        "then who has none sits the task out"
     )

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from cflag.conversation import RoundContext, Value
+from cflag.conversation import Moment, RoundContext, Value
 from cflag.engines.host import GlobalModel
 from cflag.errors import CflagError
 
@@ -52,6 +52,7 @@ class Question:
             "question": self.name,
             "numbers": {k: v for k, v in self.sent.items() if not isinstance(v, Tensor)},
             "context": [here.task, here.round, here.samples, here.clients],
+            **({} if here.own is None else {"moment": [list(here.own.seen), list(here.own.left), here.own.mixed]}),
             "position": list(self.position),
         }
 
@@ -67,8 +68,11 @@ class Question:
         model = GlobalModel(tensors["params"], tensors["buffers"])
         task, round_, samples, clients = head["context"]
         done, asked = head["position"]
-        sent = {**head["numbers"], **given}
-        return cls(head["question"], sent, model, RoundContext(task, round_, samples, clients), (done, asked))
+        sent, own = {**head["numbers"], **given}, None
+        if "moment" in head:
+            seen, left, mixed = head["moment"]
+            own = Moment(tuple(seen), tuple(left), bool(mixed))
+        return cls(head["question"], sent, model, RoundContext(task, round_, samples, clients, own), (done, asked))
 
 
 class Bundle:

@@ -96,7 +96,7 @@ class Station:
 
         Any `needed` clients' shares are enough for the sum. The server says how many samples the largest client has.
         """
-        shield, size = self.host.shield, self.host.benchmark.size(self.number, head["context"][0])
+        shield, size = self.host.shield, self.host.clients[self.number].size
         if shield is None:
             return answer
         needed = max(min(self.config.min_clients, head["context"][3]), LEAST)
@@ -112,7 +112,7 @@ class Station:
             return {"number": self.number, "lacks": True}, {}
         question = Question.read(head, tensors)
         counts = self.host.evaluate(
-            [[self.number]], head["tasks"], question.model, question.context.task, question.sent
+            [[self.number]], head["tasks"], question.model, question.context.moment.seen, question.sent
         )
         held = sorted(self.shelf.held) if self.keeps else []
         return {"number": self.number, "counts": next(counts)[0].tolist(), "holds": held}, {}
@@ -142,7 +142,8 @@ class Stations:
             # The server decides the experiment; this machine decides where its data are, what computes, and which code
             # of its own it runs: a server must not be able to name a file that a client then executes.
             own = {key: value for key, value in raw.items() if not isinstance(value, dict)}
-            tables = {key: raw[key] for key in (*OPTION_TABLES, str(raw.get("method"))) if key in raw}
+            tables = {key: dict(raw[key]) for key in (*OPTION_TABLES, str(raw.get("method"))) if key in raw}
+            tables.get("schedule", {}).pop("file", None)  # its lines are here
             self.config = resolve({**own, **tables, "workers": 1, **node})
             self.host = host_of(self.config, folder=states.folder)
             self.name, self.open = name, {}

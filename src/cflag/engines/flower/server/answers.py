@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cflag.conversation import Answer, Cost, Reply, shapes
+from cflag.conversation import Answer, Cost, Reply, RoundContext, shapes
 from cflag.engines.engine import check_finite
 from cflag.engines.flower.messages import GarbageError, Parcel, Question
 from cflag.errors import DivergedError, one_line
@@ -29,10 +29,10 @@ MOST = 2**40
 class AnswerChecks:
     """Tells good answers from bad ones; remembers the shapes that the answers to a question have."""
 
-    def __init__(self, claimed: Callable[[int, int], int]) -> None:
+    def __init__(self, claimed: Callable[[int, RoundContext], int]) -> None:
         self.claimed = claimed
-        """How many samples a client said, when it came, that it has of a task."""
-        self._shapes: dict[tuple[str, int], dict[str, tuple[int, ...]]] = {}
+        """How many samples a client has in a round, by what it said when it came."""
+        self._shapes: dict[tuple[object, ...], dict[str, tuple[int, ...]]] = {}
 
     def check(
         self, heard: Mapping[int, Parcel], question: Question, asked: int, server: Server
@@ -42,7 +42,7 @@ class AnswerChecks:
         refused: dict[int, str] = {}
         for number, (head, tensors) in heard.items():
             try:
-                samples = self.claimed(number, question.context.task)
+                samples = self.claimed(number, question.context)
                 replies[number] = read_reply(head, tensors, question, samples, server)
             except FAULTS as error:
                 refused[number] = f"refused: {error}"
@@ -58,7 +58,8 @@ class AnswerChecks:
         """
         if not replies:
             return {}
-        key, model = (question.name, question.context.task), question.model
+        moment, model = question.context.moment, question.model
+        key = (question.name, question.context.task, bool(moment.left), moment.mixed)
         votes = Counter(tuple(sorted(shapes(reply.answer).items())) for reply in replies.values())
         like = {tuple(model.params.shape), tuple(model.buffers.shape), ()}
         best = max(votes, key=lambda vote: (votes[vote], sum(shape in like for _, shape in vote)))

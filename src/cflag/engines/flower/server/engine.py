@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
+import numpy as np
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cflag import registry
 from cflag.account import Counts
 from cflag.config import Config
 from cflag.conversation import Ask, Conversation, Mean, Reply, RoundContext, Value
+from cflag.data.schedules.base import make_schedule
 from cflag.data.spec import Spec
 from cflag.engines.engine import Engine
 from cflag.engines.flower.messages import Position, Question
@@ -28,7 +30,6 @@ from cflag.engines.flower.server.post import Post
 from cflag.engines.flower.server.register import Register
 from cflag.engines.flower.server.roll import Roll
 from cflag.engines.host import GlobalModel
-from cflag.means.shares import believed
 from cflag.server import Server
 
 
@@ -38,16 +39,16 @@ class FlowerEngine(Engine):
     def __init__(
         self, grid: Grid, config: Config, experiment: str, say: Callable[[str], None], register: Register
     ) -> None:
-        super().__init__(config.clients, config.mean, registry.get("method", config.method).ratios)
+        super().__init__(make_schedule(config), config.mean, registry.get("method", config.method).ratios)
         self.config = config
         self.post = Post(grid)
-        self.roll = Roll(self.post, experiment, config, say, register)
+        self.roll = Roll(self.post, experiment, config, say, register, self.schedule)
         self.exchange = Exchange(self.post, self.roll, experiment, config.deadline)
         self.missed = Missed(self.exchange, say)
         self.attendance = Attendance(
             self.roll, self.exchange, self.missed, config, say, lambda why: self.account.missing.update(why)
         )
-        self.checks = AnswerChecks(self.roll.size)
+        self.checks = AnswerChecks(self.size_in)
         self.clock = Clock()
         self._around = False
 
@@ -60,15 +61,27 @@ class FlowerEngine(Engine):
         self.roll.look()
         return frozenset(self.everyone) - self.roll.present
 
-    def sizes(self, task: int) -> dict[int, int]:
-        """Return how many samples each client that ever was here has of a task, as far as they count."""
-        claimed = {number: self.roll.size(number, task) for number in sorted(self.roll.members)}
-        return believed(claimed, self.options.max_share)
+    def size(self, number: int, task: int) -> int:
+        """Return how many samples a client says it has of a task; 0 for one that never was here."""
+        return self.roll.size(number, task)
 
-    def converse_around(self, conversation: Conversation, server: Server) -> None:
+    def size_in(self, number: int, context: RoundContext) -> int:
+        """Return how many samples a client, by what it says of its tasks, has in a round."""
+        done = context.task * self.config.rounds + context.round
+        task = context.task if self.schedule.together else self.schedule.plan.task(number, done)
+        return self.schedule.size(number, task, self.size(number, task), done)
+
+    def has(self) -> NDArray[np.bool_]:
+        """Return which clients have samples of which tasks; of those who never were here nobody knows better."""
+        has = np.ones((len(self.everyone), self.schedule.frame.tasks), np.bool_)
+        for number, member in self.roll.members.items():
+            has[number] = np.array(member.sizes) > 0
+        return has
+
+    def converse_around(self, conversation: Conversation, server: Server, cohort: Sequence[int] | None = None) -> None:
         """Carry a conversation before or after a task; a client that misses it will catch up."""
         self._around = True
-        super().converse_around(conversation, server)
+        super().converse_around(conversation, server, cohort)
         self._around = False
 
     def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
@@ -82,10 +95,10 @@ class FlowerEngine(Engine):
             if number not in asked:
                 self.account.missing.setdefault(number, self.roll.why_away(number))
         for number in set(asked) - set(server.sizes):  # some may have joined since the task began
-            server.sizes[number] = self.sizes(server.task)[number]
+            server.sizes[number] = self.sizes(server.done)[number]
         for number in set(server.sizes) - set(self.roll.members):  # or were expelled
             del server.sizes[number]
-        context = RoundContext(server.task, server.round, sum(server.sizes[n] for n in asked), len(asked))
+        context = self.context(server, asked)
         model = GlobalModel(server.params, server.buffers)
         question = Question(ask.question, ask.sent, model, context, position)
         self.count_down(ask, server, asked)
@@ -127,11 +140,10 @@ class FlowerEngine(Engine):
             self.attendance.note(why)
             return counts
 
-        self.attendance.wait_for(needed, set(self.everyone))
-        counts = torch.zeros(len(self.everyone), len(tasks), 3, dtype=torch.long)
-        for number, rows in self.attendance.ask_until_enough("the test", self.everyone, needed, once).items():
-            counts[number] = rows
-        return counts
+        testers = self.testers(server)
+        needed = min(needed, len(testers))
+        self.attendance.wait_for(needed, set(testers))
+        return self.placed(self.attendance.ask_until_enough("the test", testers, needed, once), tasks)
 
     def kept(self) -> dict[str, Any]:
         """Return the questions that some clients still have to catch up on, and who the clients are."""
@@ -160,4 +172,4 @@ def question_of_test(server: Server, sent: Mapping[str, Value | None], now: Posi
     """Return the question that carries a test: it has no name, and changes no client."""
     given = {name: value for name, value in sent.items() if value is not None}
     model = GlobalModel(server.params, server.buffers)
-    return Question("", given, model, RoundContext(server.task, server.round, 0, 0), now)
+    return Question("", given, model, RoundContext(server.task, server.round, 0, 0, server.own_moment), now)

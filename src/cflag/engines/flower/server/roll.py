@@ -18,6 +18,7 @@ from flwr.common.constant import ErrorCode
 
 import cflag
 from cflag.config import Config
+from cflag.data.schedules.base import Schedule
 from cflag.data.spec import Spec
 from cflag.engines.flower.identity import claim, signer
 from cflag.engines.flower.messages import GarbageError, pack, unpack
@@ -53,8 +54,16 @@ class Roll:
     """Keeps track of who is there. `present` holds the clients that can be asked."""
 
     def __init__(
-        self, post: Post, experiment: str, config: Config, say: Callable[[str], None], register: Register
+        self,
+        post: Post,
+        experiment: str,
+        config: Config,
+        say: Callable[[str], None],
+        register: Register,
+        schedule: Schedule,
     ) -> None:
+        self.first = set(schedule.members(0))
+        """The clients that the first round begins with."""
         self.post = post
         self.register = register
         self.config = config
@@ -72,18 +81,18 @@ class Roll:
 
     def gather(self) -> Spec:
         """Wait for everyone, or, when patience is over, for as many as are needed; return what their data agree on."""
-        everyone, config = set(range(self.config.clients)), self.config
+        config = self.config
         end = time.monotonic() + config.patience
         tell = time.monotonic() + 5.0
-        while self.present != everyone:
+        while not self.first <= self.present:
             now = time.monotonic()
             if now > end:
                 self._enough_or_give_up()
                 break
             if now > tell:
-                here = len(self.present)
+                here = len(self.present & self.first)
                 self.say(
-                    f"waiting for clients: {here} of {config.clients} are here; "
+                    f"waiting for clients: {here} of {len(self.first)} are here; "
                     f"in {end - now:.0f} s the run goes on if at least {config.min_clients} are"
                 )
                 tell = now + 20.0
@@ -156,7 +165,7 @@ class Roll:
 
     def size(self, number: int, task: int) -> int:
         """Return how many samples a client says it has of a task."""
-        return self.members[number].sizes[task]
+        return self.members[number].sizes[task] if number in self.members else 0
 
     def _enter(self, node: int, message: Message) -> int | None:
         """Believe a node who it says it is, unless something speaks against it."""
@@ -245,10 +254,10 @@ class Roll:
     def _enough_or_give_up(self) -> None:
         if len(self.present) < self.config.min_clients:
             raise CflagError(
-                f"only {len(self.present)} of {self.config.clients} clients came in {self.config.patience:.0f} s and "
+                f"only {len(self.present)} of {len(self.first)} clients came in {self.config.patience:.0f} s and "
                 f"min_clients = {self.config.min_clients}; are the others running, and their keys registered?"
             )
-        absent = sorted(set(range(self.config.clients)) - self.present)
+        absent = sorted(self.first - self.present)
         self.say(f"going on without clients {', '.join(map(str, absent))}; they may join later")
 
 

@@ -1,0 +1,82 @@
+"""Checks of a config that look at several of its values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cflag import registry
+from cflag.data.schedules.base import make_schedule
+from cflag.errors import UserError
+
+if TYPE_CHECKING:
+    from cflag.config import Config
+
+AT_LEAST_1 = ("tasks", "clients", "rounds", "batch", "eval_every", "table_bytes", "min_clients")
+AT_LEAST_0 = ("min_samples", "samples_per_class", "test_per_class", "image_size", "steps", "width", "workers", "seed")
+LEAST = {**dict.fromkeys(AT_LEAST_1, 1), **dict.fromkeys(AT_LEAST_0, 0)}
+MOST = {"image_size": 2**14, "epochs": 1e9, "steps": 10**9, "rounds": 10**9, "width": 2**20}
+"""Beyond these, numbers of steps and of pixels are none."""
+
+
+def check_ranges(config: Config) -> None:
+    """Refuse numbers that cannot work, whatever else is chosen."""
+    for key, least in LEAST.items():
+        if getattr(config, key) < least:
+            raise UserError(f"{key} = {getattr(config, key)} must be at least {least}")
+    if not 0 <= config.average_tail <= 1:
+        raise UserError(f"average_tail = {config.average_tail} must be between 0 (off) and 1 (all rounds)")
+    for key in ("zeta", "epochs", "deadline", "patience"):
+        if not 0 < getattr(config, key) < float("inf"):
+            raise UserError(f"{key} = {getattr(config, key)} must be positive and finite")
+    for key, most in MOST.items():
+        if getattr(config, key) > most:
+            raise UserError(f"{key} = {getattr(config, key)} must be at most {most:,.0f}")
+
+
+def check_cohort(config: Config) -> None:
+    """Refuse a number of clients in a round that there are not."""
+    asked = config.clients_per_round
+    if asked < 0 or asked > config.clients or (asked > 1 and asked != int(asked)):
+        raise UserError(
+            f"clients_per_round = {asked:g} must be a number of clients up to {config.clients}, "
+            "a fraction below 1, or 0 for all"
+        )
+    if config.min_clients > config.cohort_size():
+        raise UserError(
+            f"min_clients = {config.min_clients} is more than the {config.cohort_size()} clients of a round; "
+            "lower it or raise clients_per_round"
+        )
+
+
+def check_device(config: Config) -> None:
+    """Refuse a device that is not here."""
+    import torch
+
+    try:
+        device = torch.device(config.device)
+    except RuntimeError:
+        raise UserError(f"device = '{config.device}' is not a device torch knows; try 'cpu' or 'cuda'") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("device = 'cuda': torch finds no CUDA device here; use device = 'cpu'")
+    if device.type != "cpu" and config.workers > 1:
+        raise UserError("workers share the processor's cores; with device = 'cuda' use workers = 1")
+
+
+def check_schedule(config: Config) -> None:
+    """Refuse clocks that cannot be, and what does not go with them."""
+    schedule, kind = make_schedule(config), config.schedule.kind
+    if not schedule.together:
+        schedule.plan.check()
+    if config.average_tail and not schedule.together:
+        raise UserError(f"average_tail is for clients that change together; schedule '{kind}' has others: set it to 0")
+    method = registry.get("method", config.method)
+    if schedule.streams and method.whole_tasks:
+        raise UserError(
+            f"method '{config.method}' chooses from all samples of a task, and with schedule '{kind}' they pass by; "
+            "choose another"
+        )
+    if schedule.streams and method.uses_memory and config.memory.kind == "ring":
+        raise UserError(
+            f"memory.kind = 'ring' chooses at the end of a task, and with schedule '{kind}' samples pass by; "
+            "set memory.kind = 'reservoir'"
+        )

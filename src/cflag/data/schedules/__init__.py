@@ -1,0 +1,1 @@
+"""Schedules: which task each client is in, round by round."""

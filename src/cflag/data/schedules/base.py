@@ -1,0 +1,179 @@
+"""What a schedule is: every client's own clock, and what it has of a task in a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cflag import registry
+from cflag.data.options import BenchmarkOptions, ScheduleOptions
+from cflag.data.partitions.base import Dealt, Indices
+from cflag.errors import UserError
+
+NEVER = -1
+"""The first and last round of a task that a client never gets, and the task of a client that is in none."""
+
+Classes = tuple[tuple[int, ...], ...]
+"""The classes of each task."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a schedule plans with: how many clients and tasks there are, the rounds of a task, the seed, ζ."""
+
+    clients: int
+    tasks: int
+    rounds: int
+    seed: int
+    zeta: float = 1e5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every client's first and last round of every task, (clients, tasks); NEVER for a task that it does not get.
+
+    A client has a task once, without a break, and one at a time. Between two of them it may be absent.
+    """
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    gone: NDArray[np.int64] | None = None
+    """The round from which on each client is gone for good; None: nobody goes."""
+
+    @classmethod
+    def of(cls, first: NDArray[np.int64], last: NDArray[np.int64], gone: NDArray[np.int64] | None = None) -> Plan:
+        """Return a plan, after a look at whether every client has one task at a time."""
+        plan = cls(first, last, gone)
+        plan.check()
+        return plan
+
+    def check(self) -> None:
+        """Refuse clients that would be in two tasks at once, and a task that nobody gets."""
+        order = np.argsort(self.first, axis=1, kind="stable")
+        begins, ends = (np.take_along_axis(rounds, order, 1) for rounds in (self.first, self.last))
+        clash = (begins[:, 1:] >= 0) & (begins[:, :-1] >= 0) & (begins[:, 1:] <= ends[:, :-1])
+        for client, position in np.argwhere(clash)[:1]:
+            one, two = sorted(order[client, position : position + 2] + 1)
+            when = begins[client, position + 1] + 1
+            raise UserError(f"schedule: client {client} is in tasks {one} and {two} at once, in round {when}")
+        for task in np.flatnonzero((self.first < 0).all(0))[:1]:
+            raise UserError(f"schedule: nobody gets task {task + 1}")
+
+    @cached_property
+    def total(self) -> int:
+        """How many rounds there are."""
+        return int(self.last.max()) + 1
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """The rounds after which some client leaves a task."""
+        return frozenset(int(r) for r in np.unique(self.last) if r >= 0)
+
+    def now(self, done: int) -> NDArray[np.int64]:
+        """Return the task that each client is in after so many finished rounds; NEVER where it is absent."""
+        here = (self.first <= done) & (done <= self.last) & (self.first >= 0)
+        return np.where(here.any(1), here.argmax(1), NEVER)
+
+    def latest(self, done: int) -> NDArray[np.int64]:
+        """Return the task that each client is in, or was in last; NEVER before its first, and once it is gone."""
+        begun = np.where((self.first >= 0) & (self.first <= done), self.first, NEVER)
+        task = np.where(begun.max(1) >= 0, begun.argmax(1), NEVER)
+        return task if self.gone is None else np.where(done < self.gone, task, NEVER)
+
+    def task(self, client: int, done: int) -> int:
+        """Return `latest` of one client."""
+        first = self.first[client]
+        begun = np.where((first >= 0) & (first <= done), first, NEVER)
+        gone = self.gone is not None and done >= self.gone[client]
+        return NEVER if gone or begun.max() < 0 else int(begun.argmax())
+
+    def began(self, client: int, done: int) -> tuple[int, ...]:
+        """Return the tasks that a client has begun, this round's included."""
+        return tuple(int(t) for t in np.flatnonzero((self.first[client] >= 0) & (self.first[client] <= done)))
+
+    def past(self, client: int, done: int) -> tuple[int, ...]:
+        """Return the tasks that a client has left before this round."""
+        return tuple(int(t) for t in np.flatnonzero((self.last[client] >= 0) & (self.last[client] < done)))
+
+
+class Schedule:
+    """Who is in which task when. A kind is a file beside this one; most only say `plan`."""
+
+    Settings: ClassVar[type[Any]] = ScheduleOptions
+    streams: ClassVar[bool] = False
+    """Whether samples pass by: a memory takes in each round's own, since there is no whole task to choose from."""
+
+    deals: ClassVar[bool] = False
+    """Whether it deals samples itself, so that a partition has no say."""
+
+    def __init__(self, settings: Any, frame: Frame) -> None:
+        self.settings = settings
+        self.frame = frame
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Every client's clock."""
+        return self.planned()
+
+    def planned(self) -> Plan:
+        """Make the plan."""
+        raise NotImplementedError
+
+    def classes(self, pools: Classes) -> Classes:
+        """Return the classes that occur in each task, from those that the scenario gives it."""
+        return pools
+
+    def deal(self, usual: Callable[[int], Dealt], labels: tuple[Indices, Indices], pools: Classes) -> list[Dealt]:
+        """Deal all tasks; `usual` deals one as the partition does, `labels` are the classes of both halves' samples."""
+        return [usual(task) for task in range(self.frame.tasks)]
+
+    def portion(self, size: int, number: int) -> range:
+        """Return which of a client's samples of a task it has in its round of that number, from 0: here all."""
+        return range(size)
+
+    # What follows from it ---------------------------------------------------------------------------------------------
+
+    @property
+    def together(self) -> bool:
+        """Whether everybody always is in the same task, so that nobody needs to be told."""
+        return False
+
+    def size(self, client: int, task: int, size: int, done: int) -> int:
+        """Return how many of its samples of a task a client has in a round."""
+        return len(self.portion(size, done - int(self.plan.first[client, task])))
+
+    def sizes(self, done: int, size: Callable[[int, int], int]) -> dict[int, int]:
+        """Return how many samples each client that is in a task has in this round, where it has some.
+
+        `size` says how many a client has of a task in all; 0 for one that nobody knows.
+        """
+        now = self.plan.now(done)
+        here = [(client, task) for client, task in enumerate(now.tolist()) if task != NEVER]
+        found = {client: self.size(client, task, size(client, task), done) for client, task in here}
+        return {client: count for client, count in found.items() if count}
+
+    def members(self, done: int) -> list[int]:
+        """Return the clients that have begun something and are not gone."""
+        return [int(c) for c in np.flatnonzero(self.plan.latest(done) >= 0)]
+
+
+def steady(order: Sequence[Sequence[int]] | NDArray[np.int64], rounds: int) -> Plan:
+    """Return the plan of clients that change at the same time, from each one's tasks in order; NEVER for a break."""
+    order = np.asarray(order)
+    first = np.full(order.shape, NEVER)
+    for position in range(order.shape[1]):
+        there = np.flatnonzero(order[:, position] >= 0)
+        first[there, order[there, position]] = position * rounds
+    return Plan.of(first, np.where(first >= 0, first + rounds - 1, NEVER))
+
+
+def make_schedule(options: BenchmarkOptions) -> Schedule:
+    """Build the schedule that options ask for."""
+    frame = Frame(options.clients, options.tasks, options.rounds, options.seed, options.zeta)
+    made: Schedule = registry.get("schedule", options.schedule.kind)(options.schedule, frame)
+    return made
