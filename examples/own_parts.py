@@ -26,8 +26,10 @@ from cflag import (
     Figure,
     Logger,
     Memory,
+    Plan,
     RobustMean,
     Samples,
+    Schedule,
     Series,
     Source,
     Task,
@@ -65,6 +67,15 @@ def odd_even(source: Source, options: Config) -> TaskSequence:
 def alternating(deal: Deal) -> tuple[list[NDArray[np.int64]], ...]:
     clients = deal.options.clients
     return tuple([half.indices[k::clients] for k in range(clients)] for half in (deal.train, deal.test))
+
+
+@register("schedule", "late", "every second client begins each task a round late")
+class Late(Schedule):
+    def planned(self) -> Plan:
+        first = np.tile(np.arange(self.frame.tasks) * self.frame.rounds, (self.frame.clients, 1))
+        last = first + self.frame.rounds - 1
+        first[1::2] += 1
+        return Plan.of(first, last)
 
 
 @register("model", "line", "one linear layer")

@@ -24,6 +24,7 @@ OWN: dict[str, Any] = {
     "source": "dots",
     "scenario": "odd-even",
     "partition": "alternating",
+    "schedule": "late",
     "model": "line",
     "memory.kind": "first",
     "mean.kind": "midway",

@@ -233,7 +233,7 @@ MUTANTS = {
         {"Eq. (4), local step", "Line 12, server step"},
     ),
     "memory gradient of one client only": (
-        CFlag, "gradients", "if drawn is None else", "if drawn is None or client.number else", {"Line 12, server step"},
+        CFlag, "memories", "if drawn is None else", "if drawn is None or client.number else", {"Line 12, server step"},
     ),
 }  # fmt: skip
 

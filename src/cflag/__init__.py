@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cflag.data.partitions.base import Deal
     from cflag.data.samples import Samples
     from cflag.data.scenarios.base import Task, TaskSequence
+    from cflag.data.schedules.base import Plan, Schedule
     from cflag.data.source import Source, Split
     from cflag.diagnostics import Figure, Marks, Series
     from cflag.errors import UserError
@@ -56,9 +57,11 @@ _HOMES = {
     "Mean": "cflag.conversation",
     "Memory": "cflag.memory.base",
     "Method": "cflag.methods.base",
+    "Plan": "cflag.data.schedules.base",
     "Result": "cflag.results.result",
     "RobustMean": "cflag.means.base",
     "Samples": "cflag.data.samples",
+    "Schedule": "cflag.data.schedules.base",
     "Series": "cflag.diagnostics",
     "Server": "cflag.server",
     "Source": "cflag.data.source",
@@ -90,9 +93,11 @@ __all__ = [
     "Mean",
     "Memory",
     "Method",
+    "Plan",
     "Result",
     "RobustMean",
     "Samples",
+    "Schedule",
     "Series",
     "Server",
     "Source",

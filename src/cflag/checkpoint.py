@@ -14,7 +14,7 @@ from cflag.results.folder import RunFolder
 from cflag.results.history import History
 from cflag.session import Session
 
-FORMAT = 7
+FORMAT = 8
 """The version of a checkpoint's contents; another one's vectors may lie in another order."""
 
 

@@ -63,7 +63,7 @@ ROOMS = Layers(
         ("memory", "learning", "means", "backbones"),
         ("privacy",),
         ("client", "server", "account"),
-        ("methods", "presets"),
+        ("methods", "presets", "checks"),
         ("config",),
         ("build", "results"),
         ("engines", "loggers"),
