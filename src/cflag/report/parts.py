@@ -85,22 +85,26 @@ def sortable(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def accuracy(groups: Groups, key: str) -> str:
-    """Draw accuracy on the tasks learned so far, after each: the mean over seeds, and a band from worst to best."""
+    """Draw accuracy on the tasks begun so far, after each milestone: the mean over seeds, a band from worst to best."""
     lines = []
     for k, (method, results) in enumerate(groups.items()):
-        seen = [[100 * fmean(row[: i + 1]) for i, row in enumerate(r.accuracy_matrix)] for r in results]
-        across = list(enumerate(zip(*seen, strict=False), 1))
+        seen = [[100 * value for value in r.accuracy_so_far] for r in results]
+        across = list(zip(results[0].rows[1], zip(*seen, strict=False), strict=False))
         points = [(float(t), fmean(values)) for t, values in across]
         band = [(float(t), min(values), max(values)) for t, values in across] if len(seen) > 1 else []
         lines.append(Line(method, points, k % COLOURS, band=band))
-    return figure(f"{key}accuracy-after-each-task", "", curves(lines, "tasks learned", "accuracy on them (%)"))
+    together = next(iter(groups.values()))[0].together
+    x, y = ("tasks learned", "accuracy on them (%)") if together else ("round", "accuracy on tasks begun (%)")
+    return figure(f"{key}accuracy-after-each-task", "", curves(lines, x, y))
 
 
 def matrices(groups: Groups, key: str) -> str:
     """Draw each method's accuracy matrix; what was not learned yet is faint."""
     drawn = []
     for method, results in groups.items():
-        picture = heat(results[0].accuracy_matrix, "tested on task", "after task", faint=lambda i, j: j > i)
+        result, (unit, numbers) = results[0], results[0].rows
+        picture = heat(result.accuracy_matrix, "tested on task", f"after {unit}", first=(numbers, 1),
+                       faint=lambda i, j, run=result: not run.begun(i, j))  # type: ignore[misc]  # fmt: skip
         drawn.append(figure(f"{key}matrix-{method}", f"{method}, seed {results[0].seed} (%)", picture))
     return f'<div class="grid3">{"".join(drawn)}</div>'
 
