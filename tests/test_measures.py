@@ -154,7 +154,10 @@ def test_a_plan_survives_a_file(clients: int, tasks: int, rounds: int) -> None:
     first = np.arange(tasks) * rounds + np.zeros((clients, 1), np.int64)
     first[0, 1:] = NEVER
     plan = Plan(first, np.where(first >= 0, first + rounds - 1, NEVER))
+    gone = np.array([rounds, *[plan.total] * (clients - 1)]) if clients > 1 else None
+    plan = Plan(plan.first, plan.last, gone)
     back = plan_from_dict(json.loads(json.dumps(plan_to_dict(plan))))
+    assert (back.latest(plan.total - 1) == plan.latest(plan.total - 1)).all()
     assert (back.first == plan.first).all()
     assert (back.last == plan.last).all()
     assert plan_to_dict(plan)["first"][0][0] == 1, "people count from 1"

@@ -83,7 +83,7 @@ def curves(
         parts += _rug(rug, across, up.start - 7 * (len(rugs) - k))
     names = [(line.name, line.colour) for line in lines if line.points] + [(r.name, r.colour) for r in rugs if r.at]
     legend = "".join(f'<span><i class="b{colour}"></i>{escape(name)}</span>' for name, colour in names)
-    return f'{_svg("".join(parts), WIDTH, HEIGHT, "chart")}<p class="legend">{legend}</p>'
+    return f'{svg("".join(parts), WIDTH, HEIGHT, "chart")}<p class="legend">{legend}</p>'
 
 
 def _marks(across: Axis, up: Axis, marks: Sequence[tuple[float, str]]) -> list[str]:
@@ -184,10 +184,11 @@ def heat(
     parts.append(f'<text x="{left}" y="{tall - 8}">{escape(x)}</text>')
     turn = f'transform="rotate(-90 14 {tall / 2})"'
     parts.append(f'<text x="14" y="{tall / 2}" text-anchor="middle" {turn}>{escape(y)}</text>')
-    return f'<div class="wide">{_svg("".join(parts), wide, tall, "matrix", f"width:{wide}px")}</div>'
+    return f'<div class="wide">{svg("".join(parts), wide, tall, "matrix", f"width:{wide}px")}</div>'
 
 
-def _svg(inner: str, wide: float, tall: float, kind: str, style: str = "") -> str:
+def svg(inner: str, wide: float, tall: float, kind: str, style: str = "") -> str:
+    """Return a drawing of a size, from what is in it."""
     look = f' style="{style}"' if style else ""
     box = f'viewBox="0 0 {wide:.0f} {tall:.0f}"'
     return f'<svg class="{kind}" {box} role="img" xmlns="http://www.w3.org/2000/svg"{look}>{inner}</svg>'

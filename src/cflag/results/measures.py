@@ -165,20 +165,23 @@ def masked(plan: Plan, has: NDArray[np.bool_]) -> Plan:
     return Plan(np.where(has, plan.first, NEVER), np.where(has, plan.last, NEVER), plan.gone)
 
 
-def plan_to_dict(plan: Plan) -> dict[str, list[list[int | None]]]:
-    """Return a plan for a file: rounds from 1, None for never."""
-    shown = {"first": plan.first, "last": plan.last}
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """Return a plan for a file: rounds from 1, None for never; `gone` from which each client is gone for good."""
+    gone = [plan.total] * len(plan.first) if plan.gone is None else plan.gone.tolist()
     return {
-        name: [[None if r < 0 else r + 1 for r in row] for row in rounds.tolist()] for name, rounds in shown.items()
+        "first": [[None if r < 0 else r + 1 for r in row] for row in plan.first.tolist()],
+        "last": [[None if r < 0 else r + 1 for r in row] for row in plan.last.tolist()],
+        "gone": [r + 1 if r < plan.total else None for r in gone],
     }
 
 
-def plan_from_dict(raw: Mapping[str, Sequence[Sequence[int | None]]]) -> Plan:
+def plan_from_dict(raw: Mapping[str, Any]) -> Plan:
     """Take back what `plan_to_dict` returned."""
     first, last = (
         np.array([[NEVER if r is None else r - 1 for r in row] for row in raw[k]]) for k in ("first", "last")
     )
-    return Plan(first, last)
+    total = int(last.max()) + 1
+    return Plan(first, last, np.array([total if r is None else r - 1 for r in raw["gone"]]))
 
 
 def _accuracies(counts: Counts, by_task: bool) -> Table:

@@ -86,8 +86,9 @@ class Result:
     """The rounds, from 1 and over the whole run, after which all tasks were tested: someone had left one."""
     measures: dict[str, Any] = field(default_factory=dict)
     """What `results/measures.py` finds, `all` and `clients`; empty for results of earlier versions."""
-    plan: dict[str, list[list[int | None]]] | None = None
-    """Where clients have clocks of their own: everyone's `first` and `last` round of every task, from 1."""
+    plan: dict[str, Any] | None = None
+    """Where clients have clocks of their own: everyone's `first` and `last` round of every task, from 1, and from
+    which on it is `gone`."""
 
     @property
     def together(self) -> bool:
