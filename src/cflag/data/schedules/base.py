@@ -157,6 +157,11 @@ class Schedule:
         found = {client: self.size(client, task, size(client, task), done) for client, task in here}
         return {client: count for client, count in found.items() if count}
 
+    def gone(self, done: int) -> list[int]:
+        """Return the clients that have left for good."""
+        gone = self.plan.gone
+        return [] if gone is None else [int(c) for c in np.flatnonzero(gone <= done)]
+
     def members(self, done: int) -> list[int]:
         """Return the clients that have begun something and are not gone."""
         return [int(c) for c in np.flatnonzero(self.plan.latest(done) >= 0)]
