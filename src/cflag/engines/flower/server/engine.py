@@ -68,7 +68,8 @@ class FlowerEngine(Engine):
     def size_in(self, number: int, context: RoundContext) -> int:
         """Return how many samples a client, by what it says of its tasks, has in a round."""
         done = context.task * self.config.rounds + context.round
-        task = context.task if self.schedule.together else self.schedule.plan.task(number, done)
+        has = np.array(self.roll.sizes[number]) > 0
+        task = context.task if context.own is None else self.schedule.plan.task(number, done, has)
         return self.schedule.size(number, task, self.size(number, task), done)
 
     def has(self) -> NDArray[np.bool_]:

@@ -86,7 +86,7 @@ class Roll:
 
         Return what their data agree on. Who comes later by the schedule, or is gone, is not waited for.
         """
-        wanted, config = set(self.schedule.members(done)), self.config
+        wanted, config = self._wanted(done), self.config
         end = time.monotonic() + config.patience
         tell = time.monotonic() + 5.0
         while not wanted <= self.present:
@@ -104,6 +104,12 @@ class Roll:
             self.look()
             time.sleep(POLL)
         return self._agree()
+
+    def _wanted(self, done: int) -> set[int]:
+        """Return who has begun by then and is not gone; where that is nobody, by the next round that has someone."""
+        last = self.schedule.plan.total - 1  # of a finished run the last round's clients have the spec
+        members = (set(self.schedule.members(then)) for then in (*range(done, last), last))
+        return next(some for some in members if some)
 
     def wait_for(self, needed: int, among: set[int]) -> None:
         """Wait until so many of these clients are here."""
