@@ -686,21 +686,6 @@ def test_clients_with_data_of_their_own(tmp_path: Path) -> None:
     assert numbers(fleet.path) == numbers(tmp_path / "local")
 
 
-def test_a_client_without_samples_of_a_task_is_told_so(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, source="folder", partition="own", class_order="natural", patience=0.5)
-    for node in fleet.nodes:
-        data = tmp_path / f"data-{node.number}"
-        data.mkdir()
-        y = np.arange(20) % (4 if node.number else 2)
-        for name in ("train", "test"):
-            np.savez(data / f"{name}.npz", x=np.eye(4, dtype=np.float32)[y], y=y)
-        (data / "source.toml").write_text('name = "mine"\nclasses = 4\n')
-        node.context.node_config["data-dir"] = str(data)
-    fleet.run()
-    assert [line for line in fleet.said if "has 0 samples of task" in line]
-    assert {tuple(record["cohort"]) for record in fleet.records()} == {(1, 2)}
-
-
 def test_the_method_of_a_stranger_is_not_called(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, keeps=False, tasks=1, rounds=1)
     fleet.run()

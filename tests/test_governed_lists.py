@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from cflag import run
+from cflag.data.options import BenchmarkOptions
+from cflag.data.schedules.base import make_schedule
 from cflag.errors import UserError
 from cflag.launch import resume
 from cflag.memory.base import MemoryOptions
@@ -69,10 +71,10 @@ def test_a_client_that_a_run_started_looks_into_the_log_of_the_run(kind: str, pe
     client = out / kind / "client-0"
     client.mkdir(parents=True)
     cflag("forget", out, "--subject", 3)
-    Keeper(MemoryOptions(), rounds=2).watch(client, 0)
+    Keeper(MemoryOptions(), make_schedule(BenchmarkOptions())).watch(client, 0)
     (client / "forgotten.json").unlink()
     with pytest.raises(UserError, match="lacks what"):
-        Keeper(MemoryOptions(), rounds=2).watch(client, 0)
+        Keeper(MemoryOptions(), make_schedule(BenchmarkOptions())).watch(client, 0)
 
 
 def test_a_log_that_nobody_can_read_stops_a_run(people: People, tmp_path: Path) -> None:

@@ -340,6 +340,30 @@ def test_samples_expire_after_so_many_rounds(people: People, tmp_path: Path) -> 
     assert replayed == [False, False] + [True] * 6
 
 
+def test_samples_expire_by_their_own_clients_clock(people: People, tmp_path: Path) -> None:
+    """Client 0 leaves task 1 with round 2, client 1 with round 3; each replays it for one round."""
+    held: list[list[tuple[int, dict[int, int], int]]] = []
+
+    def look(*args: Any) -> None:
+        checkpoint.save_checkpoint(*args)
+        (found,) = inventory(out)
+        clients = found.to_dict()["clients"]
+        held.append([(c["client"], c["tasks"], c["oldest_rounds"]) for c in clients])
+
+    memory = {"per_task": 60, "sample": 30, "expire_rounds": 1}
+    out, own = tmp_path / "run", {"memory": memory, "schedule": {"kind": "staggered", "groups": 2}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cflag.experiment.save_checkpoint", look)
+        run(None, out=out, **people.settings(**own))
+    assert held == [
+        [],
+        [(0, {1: 60}, 0)],
+        [(0, {1: 60}, 1), (1, {1: 60}, 0)],
+        [(1, {1: 60}, 1)],
+        [(0, {2: 60}, 0), (1, {2: 60}, 0)],
+    ]
+
+
 def test_samples_that_all_expire_leave_an_empty_memory(people: People, tmp_path: Path) -> None:
     """Kept for one round, task 1 is replayed in round 3 alone; the same in one process and resumed in between."""
     own = {"memory": {"per_task": 60, "sample": 30, "expire_rounds": 1}, "rounds": 3}

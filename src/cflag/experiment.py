@@ -167,8 +167,7 @@ class Experiment:
         config = self.config
         key = noise_key(config.privacy, config.seed, folder) if config.privacy.on else b""
         shield = Shield.of(config.privacy, config.method, key)
-        memory, rounds = config.memory, config.rounds
-        return Host(self.benchmark, self.method, self.learner, memory, config.seed, rounds=rounds, shield=shield)
+        return Host(self.benchmark, self.method, self.learner, config.memory, config.seed, shield=shield)
 
     def server(self) -> Server:
         """Return the server with the initial model."""

@@ -110,8 +110,8 @@ class Session:
         if self.due is None:
             engine.converse(self.method.before_eval(server), server)
             return
-        present, latest = server.sizes, self.plan.latest(server.done)
-        sizes = {c: engine.size(c, int(latest[c])) for c in engine.schedule.members(server.done)}
+        present, latest = server.sizes, self.plan.latest(server.done, engine.has())
+        sizes = {c: engine.size(c, int(latest[c])) for c in np.flatnonzero(latest >= 0).tolist()}
         server.sizes = {client: size for client, size in sizes.items() if size}
         engine.converse(self.method.before_eval(server), server, sorted(server.sizes))
         server.sizes = present

@@ -26,6 +26,7 @@ from cflag.engines.flower.server.secure_engine import SecureFlowerEngine
 from cflag.errors import CflagError, UserError
 from cflag.experiment import Experiment
 from cflag.loggers.attach import require_loggers
+from cflag.memory.homes import stores
 from cflag.process import one_thread
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder, new_folder
@@ -78,7 +79,7 @@ def run_server_app(grid: Grid, folder: RunFolder, say: Callable[[str], None] | N
         kind = SecureFlowerEngine if config.secure else FlowerEngine
         keys = Path(os.environ[KEYS]) if KEYS in os.environ else None
         engine = kind(grid, config, folder.name, say or folder.say, Register(folder.path, keys))
-        experiment = Experiment(config, spec=engine.gather())
+        experiment = Experiment(config, spec=engine.gather(stores(folder.path)[0].done()))
         experiment.carry(engine, folder, Quiet())
 
 

@@ -186,6 +186,8 @@ class Benchmark:
         mine, held_out = self._partition(deal)
         dealt = _checked(mine, deal, train), _checked(held_out, deal, test)
         _refuse_poor(dealt[0], self.options.min_samples, task)
+        if not any(map(len, dealt[0])) and not has_own_data(self._partition):  # what one client lacks another may have
+            raise UserError(f"nobody has training samples of task {task + 1}")
         return _placed(dealt[0], among, self.clients), _placed(dealt[1], among, self.clients)
 
     def _among(self, task: int) -> Sequence[int]:
@@ -225,8 +227,6 @@ def _refuse_poor(dealt: Sequence[Indices], minimum: int, task: int) -> None:
             f"client {poorest} has {len(dealt[poorest])} samples of task {task + 1}, fewer than "
             f"min_samples = {minimum}; use fewer clients or a smaller min_samples (with 1 or 0, who has none sits out)"
         )
-    if not any(map(len, dealt)):
-        raise UserError(f"nobody has training samples of task {task + 1}")
 
 
 def _reduced(source: Source, options: BenchmarkOptions) -> Source:

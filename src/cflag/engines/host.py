@@ -60,7 +60,6 @@ class Host:
         memory: MemoryOptions,
         seed: int,
         data_limit: int = 2**28,
-        rounds: int = 1,
         shield: Shield | None = None,
     ) -> None:
         self.benchmark = benchmark
@@ -78,7 +77,7 @@ class Host:
         self.data = Holdings(data_limit)
         self.workspace = Workspace(method.local.table_bytes)
         self.context: RoundContext | None = None
-        self.keeper = Keeper(memory, rounds)
+        self.keeper = Keeper(memory, self.schedule)
 
     def answer(
         self, whom: Sequence[Whom], ask: Ask, model: GlobalModel, context: RoundContext
@@ -98,7 +97,7 @@ class Host:
                 yield None
                 continue
             before = client.kept()
-            self.keeper.expire(client.memory, context)
+            self.keeper.expire(number, client.memory, context)
             self.learner.load(model.params, model.buffers)
             client.begin_question(ask.question, context, model.params.to(self.learner.device), own)
             answer = getattr(self.method, ask.question)(client, **ask.sent)
@@ -167,7 +166,7 @@ class Host:
             open_ = torch.zeros(self.benchmark.spec.classes, dtype=torch.bool)
             for task in plan.began(number, done):
                 open_[self.benchmark.labels(number, task)] = True
-        return Own(plan.task(number, done), past, open_)
+        return Own(plan.task(number, done, self.benchmark.has[number]), past, open_)
 
     def age(self, number: int, own: Own | None, context: RoundContext) -> int:
         """Return how many rounds of its task a client has had."""
@@ -295,7 +294,7 @@ def host_of(
     learner = build_learner(config, benchmark.spec, model, loss)
     key = noise_key(config.privacy, config.seed, folder) if config.privacy.on else b""
     shield = Shield.of(config.privacy, config.method, key)
-    return Host(benchmark, method, learner, config.memory, config.seed, rounds=config.rounds, shield=shield)
+    return Host(benchmark, method, learner, config.memory, config.seed, shield=shield)
 
 
 def _prefix(number: int) -> str:

@@ -102,7 +102,8 @@ def expire(folder: Path, limits: Limits, erased: Erased, waiting: Callable[[Path
 
     def old(store: Store, holding: Holding, samples: Samples) -> Tensor:
         given = limits if any(limits) else store.limits
-        return too_old(samples, given, store.rounds, store.done(), holding.dates, day)
+        age = age_in_rounds(samples.task, store.ends(holding.client), store.done())
+        return too_old(samples, given, age, holding.dates, day)
 
     for home in found:
         Forgotten(home)
@@ -121,11 +122,11 @@ def expire(folder: Path, limits: Limits, erased: Erased, waiting: Callable[[Path
             _remove_leftovers(folder, home, erased)
 
 
-def too_old(samples: Samples, limits: Limits, rounds: int, done: int, dates: dict[str, str], day: date) -> Tensor:
-    """Return, for each sample, whether it is kept for as many rounds or days as it may be."""
+def too_old(samples: Samples, limits: Limits, age: Tensor, dates: dict[str, str], day: date) -> Tensor:
+    """Return, for each sample, whether it is kept for as many rounds, which are its age, or days as it may be."""
     old = torch.zeros(len(samples), dtype=torch.bool)
     if limits[0]:
-        old |= age_in_rounds(samples.task, rounds, done) >= limits[0]
+        old |= age >= limits[0]
     if limits[1]:
         old |= age_in_days(samples.task, dates, day) >= limits[1]
     return old

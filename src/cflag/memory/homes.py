@@ -19,7 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cflag import registry
+from cflag.data.options import ScheduleOptions
 from cflag.data.samples import Samples
+from cflag.data.schedules.base import Frame, Schedule
 from cflag.errors import UserError
 from cflag.files import WHAT_TO_DO, load_state, read_bytes, read_json, save_states
 
@@ -95,6 +98,27 @@ class Store:
             return (int(where["task"]) - 1) * self.rounds + int(where["round"]) - 1
         except (KeyError, TypeError, ValueError):
             raise UserError(f"{status} is damaged: it does not say how far the client is; {WHAT_TO_DO}") from None
+
+    def ends(self, client: int) -> Tensor:
+        """Return after how many rounds a client leaves each task, by its own clock."""
+        return torch.tensor(self._schedule.ends(client))
+
+    @cached_property
+    def _schedule(self) -> Schedule:
+        """The experiment's schedule, as its plain settings make it."""
+        own = self.config.get("schedule", {})
+        own = own if isinstance(own, dict) else {"kind": own}
+        kind: type[Schedule] = registry.get("schedule", str(own.get("kind", ScheduleOptions.kind)))
+        known = {name: own[name] for name in (field.name for field in fields(kind.Settings)) if name in own}
+        settings = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+        numbers = {name: int(self._number(name, self.config.get(name), 1, whole=True)) for name in ("clients", "tasks")}
+        seed = int(self._number("seed", self.config.get("seed"), 0, whole=True))
+        made = kind(kind.Settings(**settings), Frame(**numbers, rounds=self.rounds, seed=seed))
+        try:
+            made.plan.check()
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{self.config_file}: its schedule cannot be read ({error}); correct it") from None
+        return made
 
     def files(self) -> list[Path]:
         """Return the clients' state files, of all generations."""
@@ -254,9 +278,9 @@ class Holding:
         return sum(t.nbytes for _, samples in self.parts() for t in samples.tensors().values())
 
 
-def age_in_rounds(task: Tensor, rounds: int, done: int) -> Tensor:
-    """Return for how many rounds samples of these tasks are kept: they are taken at the end of their task."""
-    return (done - (task + 1) * rounds).clamp(min=0)
+def age_in_rounds(task: Tensor, ends: Tensor, done: int) -> Tensor:
+    """Return for how many rounds samples of these tasks are kept: from when their client left each task."""
+    return (done - ends[task]).clamp(min=0)
 
 
 def age_in_days(task: Tensor, dates: dict[str, str], day: date) -> Tensor:

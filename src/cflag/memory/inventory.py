@@ -47,7 +47,7 @@ def count(held: Held, holdings: Sequence[Holding]) -> dict[str, Any]:
     tasks = Counter(int(t) + 1 for _, s in parts for t in s.task.tolist())
     classes = Counter(int(y) for _, s in parts for y in s.y.tolist())
     people = {p for _, s in parts if s.subject is not None for p in s.subject.tolist() if p != NOBODY}
-    ages = [(_rounds(held, s), _days(h, s)) for h, s in parts]
+    ages = [(_rounds(held, h, s), _days(h, s)) for h, s in parts]
     return {
         "samples": sum(len(s) for _, s in parts),
         "tasks": dict(sorted(tasks.items())),
@@ -59,8 +59,8 @@ def count(held: Held, holdings: Sequence[Holding]) -> dict[str, Any]:
     }
 
 
-def _rounds(held: Held, samples: Samples) -> list[int]:
-    ages: list[int] = age_in_rounds(samples.task, held.store.rounds, held.done).tolist()
+def _rounds(held: Held, holding: Holding, samples: Samples) -> list[int]:
+    ages: list[int] = age_in_rounds(samples.task, held.store.ends(holding.client), held.done).tolist()
     return ages
 
 
@@ -75,7 +75,7 @@ def rows_of(held: Held) -> Iterable[dict[str, Any]]:
         samples = holding.samples
         assert samples is not None
         people = [NOBODY] * len(samples) if samples.subject is None else samples.subject.tolist()
-        ages = zip(_rounds(held, samples), _days(holding, samples), strict=True)
+        ages = zip(_rounds(held, holding, samples), _days(holding, samples), strict=True)
         known = zip(hashes(samples), samples.task.tolist(), samples.y.tolist(), people, ages, strict=True)
         for sha256, task, label, person, (rounds, days) in known:
             yield {"sample": sha256, "client": holding.client, "task": task + 1, "class": label,

@@ -5,20 +5,23 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
+import torch
+
 from cflag.conversation import RoundContext
 from cflag.data.samples import Samples
+from cflag.data.schedules.base import Schedule
 from cflag.memory.base import Memory, MemoryOptions
 from cflag.memory.erase import list_of, too_old
 from cflag.memory.forgotten import Forgotten
-from cflag.memory.homes import today
+from cflag.memory.homes import age_in_rounds, today
 
 
 class Keeper:
     """Knows the lists of what was forgotten, and how long memories may keep samples."""
 
-    def __init__(self, options: MemoryOptions, rounds: int) -> None:
+    def __init__(self, options: MemoryOptions, schedule: Schedule) -> None:
         self.limits = options.expire_rounds, options.expire_days
-        self.rounds = rounds
+        self.schedule = schedule
         self.lists: dict[int | None, Forgotten] = {}
         self._now: tuple[RoundContext | None, date] = (None, today())
 
@@ -36,14 +39,15 @@ class Keeper:
         forgotten = self.lists.get(client) or self.lists.get(None)
         return samples if forgotten is None else forgotten.without(samples)
 
-    def expire(self, memory: Memory, context: RoundContext) -> None:
-        """Take out of a memory what is too old at the beginning of a round."""
+    def expire(self, client: int, memory: Memory, context: RoundContext) -> None:
+        """Take out of a client's memory what is too old at the beginning of a round."""
         if memory.samples is None or self.limits == (0, 0):
             return
         if context != self._now[0]:  # one day for all questions of a round
             self._now = context, today()
-        done = context.task * self.rounds + context.round
-        old = too_old(memory.samples, self.limits, self.rounds, done, memory.dates, self._now[1])
+        done = context.task * self.schedule.frame.rounds + context.round
+        age = age_in_rounds(memory.samples.task, torch.tensor(self.schedule.ends(client)), done)
+        old = too_old(memory.samples, self.limits, age, memory.dates, self._now[1])
         if bool(old.all()):
             memory.samples = None
         elif bool(old.any()):

@@ -79,16 +79,19 @@ class Plan:
         here = (self.first <= done) & (done <= self.last) & (self.first >= 0)
         return np.where(here.any(1), here.argmax(1), NEVER)
 
-    def latest(self, done: int) -> NDArray[np.int64]:
-        """Return the task that each client is in, or was in last; NEVER before its first, and once it is gone."""
-        begun = np.where((self.first >= 0) & (self.first <= done), self.first, NEVER)
+    def latest(self, done: int, has: NDArray[np.bool_] | bool = True) -> NDArray[np.int64]:
+        """Return the task that each client is in, or was in last, of those that it has samples of, (clients, tasks).
+
+        NEVER before its first, and once it is gone.
+        """
+        begun = np.where((self.first >= 0) & (self.first <= done) & has, self.first, NEVER)
         task = np.where(begun.max(1) >= 0, begun.argmax(1), NEVER)
         return task if self.gone is None else np.where(done < self.gone, task, NEVER)
 
-    def task(self, client: int, done: int) -> int:
-        """Return `latest` of one client."""
+    def task(self, client: int, done: int, has: NDArray[np.bool_] | bool = True) -> int:
+        """Return `latest` of one client, from its own row."""
         first = self.first[client]
-        begun = np.where((first >= 0) & (first <= done), first, NEVER)
+        begun = np.where((first >= 0) & (first <= done) & has, first, NEVER)
         gone = self.gone is not None and done >= self.gone[client]
         return NEVER if gone or begun.max() < 0 else int(begun.argmax())
 
@@ -156,6 +159,16 @@ class Schedule:
         here = [(client, task) for client, task in enumerate(now.tolist()) if task != NEVER]
         found = {client: self.size(client, task, size(client, task), done) for client, task in here}
         return {client: count for client, count in found.items() if count}
+
+    def ends(self, client: int) -> NDArray[np.int64]:
+        """Return after how many rounds of the run a client leaves each task; 0 for one that it does not get."""
+        ends: NDArray[np.int64] = self.plan.last[client] + 1
+        return ends
+
+    def gone(self, done: int) -> list[int]:
+        """Return the clients that have left for good."""
+        gone = self.plan.gone
+        return [] if gone is None else [int(c) for c in np.flatnonzero(gone <= done)]
 
     def members(self, done: int) -> list[int]:
         """Return the clients that have begun something and are not gone."""

@@ -102,10 +102,11 @@ def read_public_keys(folder: Path) -> list[bytes]:
     found = sorted(folder.glob("*.pub"))
     if not found:
         raise UserError(f"{folder} holds no public key of a client (*.pub); make them with 'cflag keys client' there")
-    return [_read_public_key(path) for path in found]
+    return [read_public_key(path) for path in found]
 
 
-def _read_public_key(path: Path) -> bytes:
+def read_public_key(path: Path) -> bytes:
+    """Return a client's public key in the form that clients send."""
     try:
         key = serialization.load_ssh_public_key(path.read_bytes())
     except (ValueError, UnsupportedAlgorithm) as error:

@@ -11,8 +11,9 @@ import asyncio
 import base64
 import binascii
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
+import time
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,22 +31,26 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cflag.engines.flower.processes.keys import read_public_keys
+from cflag.engines.flower.processes.keys import read_public_key, read_public_keys
+from cflag.errors import UserError
 
 CALLS = frozenset(route.path for route in fleet.routes if isinstance(route, Route))
 DATABASE = "--database"
+LOOK = 1.0
+"""Seconds between two looks at which keys are registered."""
 LARGEST = 2**30
 """Bytes of a request. Flower sends large tensors in pieces of 5 MB."""
 
 
 def run_superlink(socket: str, keys: Path, arguments: Sequence[str]) -> None:
     """Run Flower's SuperLink with these arguments of this process; this replaces the server under it."""
-    known = read_public_keys(keys)
+    read_public_keys(keys)  # refuses what is none, before anything is started
     if DATABASE in arguments:
         make_database(Path(arguments[arguments.index(DATABASE) + 1]))
 
     def serve(app: FastAPI, host: str, port: int, **options: Any) -> None:
-        register(app.state.linkstate_factory.state(), known)
+        state = app.state.linkstate_factory.state()
+        known = Registered(keys, lambda new: register(state, new))
         common = {"log_config": options["log_config"], "access_log": options["access_log"], "ws": "none"}
         tls = {name: options[name] for name in ("ssl_keyfile", "ssl_certfile")}
         outside = uvicorn.Config(Gate(app, known), host, port, **common, **tls)
@@ -89,15 +94,51 @@ def register(state: LinkState, keys: Collection[bytes]) -> None:
             state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, HEARTBEAT_DEFAULT_INTERVAL)
 
 
+class Registered:
+    """The keys in a folder. A client that joins later has its own put there while the SuperLink runs.
+
+    A key that is taken out of the folder counts until the SuperLink is started again.
+    """
+
+    def __init__(self, folder: Path, tell: Callable[[Collection[bytes]], None]) -> None:
+        self.folder = folder
+        self.tell = tell
+        """Tells Flower of new keys."""
+        self._keys: frozenset[bytes] = frozenset()
+        self._seen: object = None
+        self._again = 0.0
+        self._look()
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a key may connect; for an unknown one the folder is looked at, at most once a second."""
+        if key not in self._keys and time.monotonic() >= self._again:
+            self._look()
+        return key in self._keys
+
+    def _look(self) -> None:
+        self._again = time.monotonic() + LOOK
+        files = [(path, path.stat()) for path in sorted(self.folder.glob("*.pub"))]
+        seen = [(path.name, stat.st_size, stat.st_mtime_ns) for path, stat in files]
+        if seen == self._seen:
+            return
+        self._seen, found = seen, set[bytes]()
+        for path, _ in files:
+            with suppress(UserError, OSError):  # one that is still being copied is read when it is whole
+                found.add(read_public_key(path))
+        new = frozenset(found) - self._keys
+        self.tell(new)
+        self._keys |= new
+
+
 class Gate:
     """Lets through the Fleet calls of clients with these keys; of anything else not even the body is read.
 
     Flower then checks that the caller has the private key, too.
     """
 
-    def __init__(self, app: ASGIApp, keys: Collection[bytes]) -> None:
+    def __init__(self, app: ASGIApp, keys: Container[bytes]) -> None:
         self.app = app
-        self.keys = frozenset(keys)
+        self.keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""

@@ -35,6 +35,7 @@ class Attendance:
         self.say = say
         self.enter = enter
         """Enters into the account who was missing and why."""
+        self._gone: set[int] = set()
 
     def welcome(self) -> None:
         """Let in clients that came (back), and let them catch up on what they missed."""
@@ -50,6 +51,14 @@ class Attendance:
             self.exchange.forget(number)
             if reason.startswith(NO_ANSWER):
                 self.roll.lose(number)
+
+    def see_off(self, gone: Sequence[int]) -> None:
+        """Let go of clients that have left for good; what they missed does not matter any more."""
+        for number in gone:
+            if number not in self._gone:
+                self._gone.add(number)
+                self.missed.drop(number)
+                self.say(f"client {number} has left for good, as planned")
 
     def wait_for(self, needed: int, among: set[int]) -> None:
         """Wait until so many of these clients are here and have caught up."""

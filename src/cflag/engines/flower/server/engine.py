@@ -52,9 +52,9 @@ class FlowerEngine(Engine):
         self.clock = Clock()
         self._around = False
 
-    def gather(self) -> Spec:
-        """Wait for the clients; return the spec of their benchmark."""
-        return self.roll.gather()
+    def gather(self, done: int) -> Spec:
+        """Wait for the clients that have begun after so many rounds; return the spec of their benchmark."""
+        return self.roll.gather(done)
 
     def away(self) -> frozenset[int]:
         """Return the clients that cannot be asked at present."""
@@ -68,14 +68,15 @@ class FlowerEngine(Engine):
     def size_in(self, number: int, context: RoundContext) -> int:
         """Return how many samples a client, by what it says of its tasks, has in a round."""
         done = context.task * self.config.rounds + context.round
-        task = context.task if self.schedule.together else self.schedule.plan.task(number, done)
+        has = np.array(self.roll.sizes[number]) > 0
+        task = context.task if context.own is None else self.schedule.plan.task(number, done, has)
         return self.schedule.size(number, task, self.size(number, task), done)
 
     def has(self) -> NDArray[np.bool_]:
         """Return which clients have samples of which tasks; of those who never were here nobody knows better."""
         has = np.ones((len(self.everyone), self.schedule.frame.tasks), np.bool_)
-        for number, member in self.roll.members.items():
-            has[number] = np.array(member.sizes) > 0
+        for number, sizes in self.roll.sizes.items():
+            has[number] = np.array(sizes) > 0
         return has
 
     def converse_around(self, conversation: Conversation, server: Server, cohort: Sequence[int] | None = None) -> None:
@@ -88,16 +89,14 @@ class FlowerEngine(Engine):
         """Put a question to the clients of a cohort that are here; return the weighted mean of the good answers."""
         numbers = list(self.everyone if cohort is None else cohort)
         position = self.clock.next(server)
+        self.attendance.see_off(self.schedule.gone(server.done))
         needed = min(max(self.config.min_clients, self.kind.least(self.options)), len(numbers))
         self.attendance.wait_for(needed, set(numbers))
-        asked = [number for number in numbers if number in self.roll.present]
+        self._count_in(numbers, server)
+        asked = [number for number in numbers if number in self.roll.present and number in server.sizes]
         for number in numbers:
-            if number not in asked:
+            if number not in self.roll.present:
                 self.account.missing.setdefault(number, self.roll.why_away(number))
-        for number in set(asked) - set(server.sizes):  # some may have joined since the task began
-            server.sizes[number] = self.sizes(server.done)[number]
-        for number in set(server.sizes) - set(self.roll.members):  # or were expelled
-            del server.sizes[number]
         context = self.context(server, asked)
         model = GlobalModel(server.params, server.buffers)
         question = Question(ask.question, ask.sent, model, context, position)
@@ -106,6 +105,14 @@ class FlowerEngine(Engine):
         if self._around:
             self.missed.add(question, set(numbers) - heard)
         return mean
+
+    def _count_in(self, numbers: Sequence[int], server: Server) -> None:
+        """Count in who came since the round began, unless it turns out to have no samples, and leave out who left."""
+        for number in set(server.sizes) - set(self.roll.members):  # was expelled
+            del server.sizes[number]
+        came = self.roll.present.intersection(numbers) - set(server.sizes)
+        found = self.sizes(server.done) if came else {}
+        server.sizes.update({number: found[number] for number in sorted(came) if number in found})
 
     def collect(self, question: Question, asked: Sequence[int], needed: int, server: Server) -> tuple[Mean, set[int]]:
         """Return the mean answer to a question, and whose answers are in it; a repeated question is answered once."""
@@ -147,7 +154,7 @@ class FlowerEngine(Engine):
 
     def kept(self) -> dict[str, Any]:
         """Return the questions that some clients still have to catch up on, and who the clients are."""
-        return {**self.missed.kept(), **self.roll.register.kept()}
+        return {**self.missed.kept(), **self.roll.kept()}
 
     def take_back(self, kept: Mapping[str, Any]) -> None:
         """Take back what `kept` returned."""

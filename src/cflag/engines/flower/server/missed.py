@@ -53,6 +53,12 @@ class Missed:
         self.questions = [m for m in self.questions if m.clients]
         return failed
 
+    def drop(self, number: int) -> None:
+        """A client need not catch up any more."""
+        for missed in self.questions:
+            missed.clients.discard(number)
+        self.questions = [m for m in self.questions if m.clients]
+
     def kept(self) -> dict[str, Any]:
         """Return what a restarted server must know, for the checkpoint."""
         self._set_floors()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,15 @@ class Register:
         self.keys: dict[int, str] = {}
         self.answered: dict[int, Link] = {}
         self._accepted: dict[str, str] = {}
-        files = sorted(keys.glob("*.pub")) if keys else []
-        self._names = {fingerprint(file.read_bytes()): file.stem for file in files}
+        self._folder = keys
+        self._names: dict[str, str] = {}
+        self._read_names()
+
+    def _read_names(self) -> None:
+        """Read which keys are registered: a new client's may be put there while the run goes on."""
+        for file in sorted(self._folder.glob("*.pub")) if self._folder else []:
+            with suppress(OSError, ValueError, IndexError):  # one that is still being copied is read the next time
+                self._names[fingerprint(file.read_bytes())] = file.stem
 
     def doubt(self, number: int, key: str, trail: Sequence[Link]) -> str:
         """Return why a node should not be taken for this client; "" if nothing speaks against it."""
@@ -49,6 +57,8 @@ class Register:
         return ""
 
     def _doubt_key(self, number: int, key: str) -> str:
+        if self._folder and key not in self._names:
+            self._read_names()
         if self._names and key not in self._names:
             return f"its key {key} is not registered" if key else "it does not sign with its key"
         bound = self.keys.get(number)

@@ -62,43 +62,54 @@ class Roll:
         register: Register,
         schedule: Schedule,
     ) -> None:
-        self.first = set(schedule.members(0))
-        """The clients that the first round begins with."""
+        self.schedule = schedule
         self.post = post
         self.register = register
         self.config = config
         self.say = say
         self.members: dict[int, Member] = {}
         self.present: set[int] = set()
+        self.sizes: dict[int, list[int]] = {}
+        """How many samples of each task everybody has who ever was here, also before the server was started again."""
         self._nonce = secrets.token_hex(16)
         self.hello = pack({"experiment": experiment, "config": config.to_toml(), "nonce": self._nonce}, {})
         self._experiment = experiment
         self._asked: dict[int, float] = {}
         self._pending: dict[str, int] = {}
         self._refused: dict[int, str] = {}
+        self._missed: set[int] = set()
         self._doubts: dict[int, str] = {}
         self._agreed = ""
 
-    def gather(self) -> Spec:
-        """Wait for everyone, or, when patience is over, for as many as are needed; return what their data agree on."""
-        config = self.config
+    def gather(self, done: int) -> Spec:
+        """Wait for everyone who has begun by then, or, when patience is over, for as many as are needed.
+
+        Return what their data agree on. Who comes later by the schedule, or is gone, is not waited for.
+        """
+        wanted, config = self._wanted(done), self.config
         end = time.monotonic() + config.patience
         tell = time.monotonic() + 5.0
-        while not self.first <= self.present:
+        while not wanted <= self.present:
             now = time.monotonic()
             if now > end:
-                self._enough_or_give_up()
+                self._enough_or_give_up(wanted)
                 break
             if now > tell:
-                here = len(self.present & self.first)
+                here, needed = len(self.present & wanted), min(config.min_clients, len(wanted))
                 self.say(
-                    f"waiting for clients: {here} of {len(self.first)} are here; "
-                    f"in {end - now:.0f} s the run goes on if at least {config.min_clients} are"
+                    f"waiting for clients: {here} of {len(wanted)} are here; "
+                    f"in {end - now:.0f} s the run goes on if at least {needed} are"
                 )
                 tell = now + 20.0
             self.look()
             time.sleep(POLL)
         return self._agree()
+
+    def _wanted(self, done: int) -> set[int]:
+        """Return who has begun by then and is not gone; where that is nobody, by the next round that has someone."""
+        last = self.schedule.plan.total - 1  # of a finished run the last round's clients have the spec
+        members = (set(self.schedule.members(then)) for then in (*range(done, last), last))
+        return next(some for some in members if some)
 
     def wait_for(self, needed: int, among: set[int]) -> None:
         """Wait until so many of these clients are here."""
@@ -151,12 +162,20 @@ class Roll:
         self.lose(number)
 
     def why_away(self, number: int) -> str:
-        """Return why a client cannot be asked."""
+        """Return why a client cannot be asked; of one that should be here and never was the log says so, once."""
+        if number not in self.sizes and number not in self._missed:
+            self._missed.add(number)
+            self.say(f"client {number} should take part from now on and has not come yet; it may join later")
         return f"refused: {self._doubts[number]}" if number in self._doubts else "away"
+
+    def kept(self) -> dict[str, Any]:
+        """Return what a restarted server must know of the clients, for the checkpoint."""
+        return {**self.register.kept(), "sizes": {str(number): its for number, its in sorted(self.sizes.items())}}
 
     def take_back(self, kept: Mapping[str, Any]) -> None:
         """Take back what a checkpoint says of the clients, and look again at those that were let in without it."""
         self.register.take_back(kept)
+        self.sizes = {int(number): its for number, its in kept.get("sizes", {}).items()} | self.sizes
         for number, member in list(self.members.items()):
             if why := self.register.doubt(number, member.key, member.trail):
                 del self.members[number]
@@ -180,6 +199,7 @@ class Roll:
             self._refuse(node, why)
             return None
         self.members[number] = member
+        self.sizes[number] = member.sizes
         self.present.add(number)
         self._doubts.pop(number, None)
         self.register.bind(number, member.key)
@@ -217,8 +237,7 @@ class Roll:
         if len(json.dumps(spec)) > 2**20 or any(not 0 < int(n) < 2**20 for n in [*spec["shape"], spec["classes"]]):
             raise GarbageError("its samples have no possible shape")
         Spec.from_dict(spec).blank()
-        sizes = _counts(head["sizes"], self.config.tasks, least=1)
-        tests = _counts(head["test_sizes"], self.config.tasks, least=0)
+        sizes, tests = (_counts(head[name], self.config.tasks) for name in ("sizes", "test_sizes"))
         key = signer(head, claim(self._experiment, self._nonce, node, number))
         return number, Member(node, strict_json(spec), sizes, tests, key, read_trail(head["trail"]))
 
@@ -251,20 +270,22 @@ class Roll:
             wrong |= absurd(claimed, self.config.mean.max_claim)
         return wrong
 
-    def _enough_or_give_up(self) -> None:
-        if len(self.present) < self.config.min_clients:
+    def _enough_or_give_up(self, wanted: set[int]) -> None:
+        here = len(self.present & wanted)
+        if here < min(self.config.min_clients, len(wanted)):
             raise CflagError(
-                f"only {len(self.present)} of {len(self.first)} clients came in {self.config.patience:.0f} s and "
+                f"only {here} of {len(wanted)} clients came in {self.config.patience:.0f} s and "
                 f"min_clients = {self.config.min_clients}; are the others running, and their keys registered?"
             )
-        absent = sorted(self.first - self.present)
+        absent = sorted(wanted - self.present)
+        self._missed.update(absent)
         self.say(f"going on without clients {', '.join(map(str, absent))}; they may join later")
 
 
-def _counts(values: Any, tasks: int, least: int) -> list[int]:
+def _counts(values: Any, tasks: int) -> list[int]:
     """Return a list of counts, one per task, or refuse it."""
     if not isinstance(values, list) or len(values) != tasks:
         raise GarbageError(f"its sizes are {str(values)[:80]}")
-    if any(type(v) is not int or not least <= v < 2**40 for v in values):
+    if any(type(v) is not int or not 0 <= v < 2**40 for v in values):
         raise GarbageError(f"its sizes are {str(values)[:80]}")
     return values
