@@ -78,8 +78,8 @@ ROOMS = Layers(
     ),
 )
 
-UPWARD_TYPES = {("learning", "client"), ("learning", "server")}
-"""Rooms that may name a room above them in annotations: what a client or a server hands to the parts it calls."""
+UPWARD_TYPES = {("learning", "client"), ("learning", "server"), ("checks", "config")}
+"""Rooms that may name a room above them in annotations: what a client, a server or a config hands to what it calls."""
 
 FLOWER = Layers(
     "cflag.engines.flower",
