@@ -54,6 +54,8 @@ def at_the_end(folder: Path) -> Points:
     result = json.loads((folder / "result.json").read_text())
     names = ["average_accuracy", "forgetting", "forgetting_max", "backward_transfer", "forward_transfer"]
     values = {f"result/{name}": result[name] for name in [*names, "learning_accuracy"]}
+    measured = ("accuracy_seen", "accuracy_anyone", "worst_tenth", "anytime_accuracy")
+    values |= {f"result/{name}": result["measures"]["all"][name] for name in measured}
     values |= {f"total/{name}": value for name, value in result["costs"].items()}
     values["total/capped"] = sum(sum(record["clients"].get("capped", [])) for record in records(folder))
     return {name: [(len(records(folder)), value)] for name, value in values.items()}

@@ -17,10 +17,11 @@ from jsonschema import Draft202012Validator
 from cflag import Result, run
 from cflag.account import Counts
 from cflag.cli import main
+from cflag.config import resolve
 from cflag.data.schedules.base import NEVER, Frame, Plan
 from cflag.data.schedules.staggered import Staggered, StaggeredOptions
 from cflag.data.schedules.together import Together
-from cflag.results.history import accuracies
+from cflag.results.history import History, Played, accuracies
 from cflag.results.measures import Outcomes, measure, plan_from_dict, plan_to_dict, total_transfer, worst_tenth
 from cflag.results.result import forgetting, forgetting_max, forward_transfer, learning_accuracy
 
@@ -210,3 +211,24 @@ def test_an_equal_budget_is_refused(capsys: pytest.CaptureFixture[str], tmp_path
     given = ["compare", "digits", "--methods", "finetune,replay", "--budget", "bytes", "--out", str(tmp_path / "c")]
     assert main([*given, "--set", "schedule=staggered"]) == 2
     assert "an equal budget of bytes needs schedule = 'together', not 'staggered'" in capsys.readouterr().err
+
+
+def test_what_nobody_who_is_left_can_test_is_unknown_and_not_zero() -> None:
+    """One client had task 0 and is gone; the other has held-out samples of task 1 alone."""
+    plan = Plan(np.array([[0, NEVER], [NEVER, 1]]), np.array([[0, NEVER], [NEVER, 1]]), np.array([1, 2]))
+    own = Staggered(StaggeredOptions("staggered"), Frame(2, 2, 1, 1))
+    own.__dict__["plan"] = plan
+    nobody = (0, 0, 0)
+    tests = [
+        torch.tensor([[(0, 0, 2), nobody], [nobody, nobody]]),
+        torch.tensor([[(2, 1, 2), nobody], [nobody, nobody]]),
+        torch.tensor([[nobody, nobody], [nobody, (1, 0, 2)]]),
+    ]
+    config = resolve({"clients": 2, "tasks": 2, "rounds": 1})
+    result = History().result(config, Path("nowhere"), (), Played(own, np.ones((2, 2), np.bool_), tests))
+    assert result.matrices == {"task": [[1.0, None], [None, 0.5]], "class": [[0.5, None], [None, 0.0]]}
+    assert result.average_accuracy == 0.5
+    assert result.accuracy_so_far == [1.0, 0.5]
+    assert result.measures["all"]["accuracy_seen"] == 0.75, "the first client's as it left"
+    assert result.to_dict()["forgetting"] == 0.0
+    assert result.to_dict()["plan"]["gone"] == [2, None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -39,6 +39,7 @@ from cflag.results.result import (
     forward_transfer,
     learning_accuracy,
 )
+from cflag.results.table import as_csv, as_text, rows
 from tests.support.quick import QUICK
 
 A: Matrix = [
@@ -155,7 +156,8 @@ def test_a_method_that_declares_and_logs_nothing_has_nothing_of_anothers(plain: 
 
 
 def test_an_older_result_is_read_by_its_scenario(result: Result, tmp_path: Path) -> None:
-    raw = {k: v for k, v in result.to_dict().items() if k not in ("by_task", "diagnostics", "figures")}
+    new = ("by_task", "diagnostics", "figures", "milestones", "measures")
+    raw = {k: v for k, v in result.to_dict().items() if k not in new}
     for scenario in ("task", "class", "rotated"):
         old = {**raw, "schema": 2, "config": {**raw["config"], "scenario": scenario}}
         (tmp_path / "result.json").write_text(json.dumps(old))
@@ -163,7 +165,11 @@ def test_an_older_result_is_read_by_its_scenario(result: Result, tmp_path: Path)
         assert back.accuracy_matrix == result.matrices["task" if scenario == "task" else "class"]
         assert back.other_matrix == result.matrices["class" if scenario == "task" else "task"]
     (tmp_path / "result.json").write_text(json.dumps({**raw, "by_task": False, "schema": 3}))
-    assert Result.load(tmp_path).accuracy_matrix == result.matrices["class"]
+    back = Result.load(tmp_path)
+    assert back.accuracy_matrix == result.matrices["class"]
+    assert (back.milestones, back.measures, back.together) == (result.milestones, {}, True)
+    assert rows([back])[0][3:5] == ["–", "–"], "what an older result does not know"
+    assert as_csv([back]).splitlines()[1].split(",")[4:6] == ["", ""]
     (tmp_path / "result.json").write_text(json.dumps({**raw, "schema": 1}))
     with pytest.raises(UserError, match="another version"):
         Result.load(tmp_path)
@@ -247,6 +253,42 @@ def test_tables_fit_eighty_columns(result: Result, capsys: pytest.CaptureFixture
     assert f"{100 * result.forgetting:.1f}" in text
     assert "result.json" in text
     assert "…" not in text
+
+
+def test_a_table_that_is_too_wide_becomes_two(result: Result, capsys: pytest.CaptureFixture[str]) -> None:
+    many = {**result.costs, "bytes_down": 123_456_789_000, "gradients_current": 12_345_678_000}
+    runs = [replace(result, seed=seed, costs=many) for seed in (1, 2)]
+    Console(width=80).print(as_text(runs))
+    text = capsys.readouterr().out
+    heads = [line.split() for line in text.splitlines() if "Acc" in line or "rounds" in line]
+    assert heads == [
+        ["Acc", "Forget", "worst", "any", "other", "learn"],
+        ["rounds", "grad.", "mem.", "up", "down", "time"],
+    ]
+    assert "…" not in text
+    assert "12,345,678" in text
+
+
+def test_progress_by_clocks_of_their_own_counts_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight rounds, which the server's clock takes for tasks of three: it ends in the middle of one."""
+    lines = [{"task": 1 + k // 3, "round": 1 + k % 3, "accuracy": 0.5 if k > 2 else None} for k in range(8)]
+    bar = Bar(Console(width=80, force_terminal=True, color_system=None))
+    bar.start("cflag", tasks=2, rounds=3, done=6, own=8)
+    for line in lines[6:]:
+        bar.update(line)
+    assert bar.progress is not None
+    assert bar.progress.finished
+    bar.stop()
+    assert "cflag  round 8/8" in capsys.readouterr().out
+    plain = Bar(Console(width=80))
+    plain.start("cflag", tasks=2, rounds=3, done=0, own=8)
+    for line in lines:
+        plain.update(line)
+    assert capsys.readouterr().out.splitlines() == [
+        "cflag: round 3/8 done",
+        "cflag: round 6/8 done, accuracy so far 50.0 %",
+        "cflag: round 8/8 done, accuracy so far 50.0 %",
+    ]
 
 
 def test_progress_bar_shows_task_round_accuracy_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,8 @@ TIME = "seconds"
 """Every round has it, so it tells which rounds a log has."""
 SUMMARY = ("average_accuracy", "forgetting", "forgetting_max", "backward_transfer", "forward_transfer",
            "learning_accuracy")  # fmt: skip
+MEASURED = ("accuracy_seen", "accuracy_anyone", "worst_tenth", "anytime_accuracy")
+"""What else is logged of a finished run, from its measures over all clients."""
 
 
 class Logger(Quiet, ABC):
@@ -127,6 +129,7 @@ def _undeclared(record: Mapping[str, Any], declared: set[str]) -> dict[str, Any]
 def summary(result: Mapping[str, Any]) -> dict[str, float]:
     """Return what a run came to, from result.json: its accuracies, its costs and what its method summed up."""
     found = {f"result/{key}": result[key] for key in SUMMARY}
+    found |= {f"result/{key}": result.get("measures", {}).get("all", {}).get(key) for key in MEASURED}
     totals = {**result.get("diagnostics", {}), **result["costs"]}
     found |= {f"total/{key}": value for key, value in totals.items()}
     return {name: value for name, value in found.items() if number(value) is not None}

@@ -213,7 +213,9 @@ def show_results(console: Console, results: Sequence[Result]) -> None:
             console.print(matrix_table(result))
     console.print(as_text(results))
     if any(not result.together for result in results):
-        console.print("Forget, learn: from each client's own moment of leaving a task", highlight=False)
+        known = any(result.measures.get("clients") for result in results)
+        whose = "each client's own moment of leaving a task" if known else "the moment when the last client left a task"
+        console.print(f"Forget, learn: from {whose}", highlight=False)
     for result in results:
         if result.folder is not None:
             console.print(f"{result.method} (seed {result.seed}):", highlight=False)

@@ -31,8 +31,9 @@ Rows = Sequence[Sequence[float | None]]
 
 
 def average_accuracy(a: Rows) -> float:
-    """Acc: the mean accuracy over all tasks after the last."""
-    return fmean(value for value in a[-1] if value is not None)
+    """Acc: the mean accuracy over all tasks after the last, without those that nobody who is left could test."""
+    known = [value for value in a[-1] if value is not None]
+    return fmean(known) if known else 0.0
 
 
 def forgetting(a: Matrix) -> float:
