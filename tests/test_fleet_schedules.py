@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from cflag import registry, run
+from cflag.config import resolve
+from cflag.errors import UserError
 from cflag.launch import resume
 from tests.support.crashes import Crash, stop_after
 from tests.support.grid import Fleet, numbers
@@ -85,3 +87,21 @@ def kills(begin: Callable[[], object], go_on: Callable[[], object], monkeypatch:
             except Crash:
                 continue
     raise AssertionError("it does not come to an end")
+
+
+def test_a_secure_mean_is_of_three_clients_at_least() -> None:
+    """Of three groups of two, two clients leave a task at a time; of two groups of three, three."""
+    secure: dict[str, Any] = {"clients": 6, "engine": "flower-sim", "secure": True}
+    resolve({**secure, "schedule": {"kind": "staggered", "groups": 2}})
+    with pytest.raises(UserError, match="a question is for 2 clients alone"):
+        resolve({**secure, "schedule": {"kind": "staggered", "groups": 3}})
+
+
+@pytest.mark.fleet
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["staggered", "joining"])
+def test_a_simulation_has_the_same_numbers(kind: str, tmp_path: Path) -> None:
+    own = settings(kind, "cflag")
+    run("digits", out=tmp_path / "local", workers=1, **own)
+    run("digits", out=tmp_path / "sim", workers=2, **own, engine="flower-sim")
+    assert numbers(tmp_path / "sim") == numbers(tmp_path / "local")

@@ -522,6 +522,29 @@ def test_a_hello_that_gets_lost_is_said_again_in_time(tmp_path: Path) -> None:
     assert "missing" not in fleet.records()[0]
 
 
+def test_the_late_reply_to_a_hello_that_was_said_twice_speaks_of_the_past(tmp_path: Path) -> None:
+    """A slow node is greeted again; its first reply comes when it has long answered questions."""
+    fleet = Fleet(tmp_path, min_clients=3, patience=3.0)
+    push, late = fleet.grid.push_messages, {}  # type: ignore[var-annotated]
+
+    def hold_back(messages: Any) -> list[str]:
+        messages = list(messages)
+        heads = [unpack(message.content)[0] for message in messages]
+        ids = push(messages)
+        if not late and "nonce" in heads[0] and messages[0].metadata.dst_node_id == 999:
+            late.update({key: fleet.grid.replies.pop(key) for key in ids})
+        if any(head.get("position", [0])[0] == 2 for head in heads):
+            fleet.grid.replies.update(late)
+        return ids
+
+    fleet.grid.push_messages = hold_back  # type: ignore[method-assign]
+    fleet.run()
+    assert len(late) == 1
+    assert fleet.said == []
+    local(tmp_path)
+    assert numbers(fleet.path) == numbers(tmp_path / "local")
+
+
 def test_a_run_begins_without_a_late_client_which_joins_later(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, patience=0.3, rounds=3)
     late, other = fleet.nodes[2], fleet.nodes[0]

@@ -74,6 +74,17 @@ class Plan:
         """The rounds after which some client leaves a task."""
         return frozenset(int(r) for r in np.unique(self.last) if r >= 0)
 
+    def fewest(self) -> int:
+        """Return how many clients are asked something together at least: in a round, or as they begin or leave a task.
+
+        Those of a round who have left a task before may be asked apart from those who have not.
+        """
+        groups = []
+        for done in range(self.total):
+            here, left = self.now(done) >= 0, ((self.last >= 0) & (self.last < done)).any(1)
+            groups += [here, here & left, (self.first == done).any(1), (self.last == done).any(1)]
+        return min(int(group.sum()) for group in groups if group.any())
+
     def now(self, done: int) -> NDArray[np.int64]:
         """Return the task that each client is in after so many finished rounds; NEVER where it is absent."""
         here = (self.first <= done) & (done <= self.last) & (self.first >= 0)

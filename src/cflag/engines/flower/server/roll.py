@@ -147,6 +147,8 @@ class Roll:
                 self._pending.update(self.post.send({node: Letter(node, "query", self.hello)}, HELLO))
         came = set()
         for node, message in self.post.collect(self._pending):
+            if node in known:  # a late reply to a hello that was said twice: where the client was, not where it is
+                continue
             number = self._enter(node, message)
             if number is not None:
                 came.add(number)

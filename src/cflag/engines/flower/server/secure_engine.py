@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cflag.account import Counts
-from cflag.conversation import Cost, Mean, Value, nbytes
+from cflag.conversation import Ask, Cost, Mean, Value, nbytes
 from cflag.engines.flower.messages import Bundle, Question, encode
 from cflag.engines.flower.sealed import LEAST
 from cflag.engines.flower.server.engine import FlowerEngine, question_of_test
@@ -25,6 +25,15 @@ class SecureFlowerEngine(FlowerEngine):
 
     The server cannot tell a wrong answer from a right one, and clients' logs, losses and accuracies are not sent.
     """
+
+    def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
+        """Put a question to a cohort, unless so few belong to it that a mean would tell what one of them answers."""
+        if cohort is not None and len(cohort) < LEAST:
+            raise CflagError(
+                f"secure = true: question '{ask.question}' in round {server.done + 1} is for {len(cohort)} clients "
+                f"alone, and a mean of fewer than {LEAST} is not secret; choose a schedule in which more go together"
+            )
+        return super().ask(ask, server, cohort)
 
     def collect(self, question: Question, asked: Sequence[int], needed: int, server: Server) -> tuple[Mean, set[int]]:
         """Return the mean answer to a question, and whose answers are in it."""
@@ -45,7 +54,7 @@ class SecureFlowerEngine(FlowerEngine):
         """Test at the clients; only the sum of their counts comes back, in one row for all of them."""
         self.attendance.welcome()
         question = question_of_test(server, sent, self.clock.now)
-        asked = sorted(self.roll.present)
+        asked = sorted(self.roll.present.intersection(self.testers(server)))
         most = max(sum(self.roll.members[n].test_sizes) for n in asked) or 1
         head = {**question.head(), "tasks": list(tasks), "total": len(asked), "most": most}
         mean, heads = self._secure(head, question.tensors(), asked, LEAST, len(asked))
