@@ -22,8 +22,20 @@ from cflag.data.options import BenchmarkOptions
 from cflag.errors import DataError, UserError
 
 KNOWN = {
-    "source": ["cifar10", "cifar100", "digits", "fashion-mnist", "folder", "har", "mnist", "tiny-imagenet"],
-    "scenario": ["class", "permuted", "rotated", "task"],
+    "source": [
+        "cifar10",
+        "cifar100",
+        "digits",
+        "fashion-mnist",
+        "folder",
+        "har",
+        "led",
+        "mnist",
+        "sea",
+        "stagger",
+        "tiny-imagenet",
+    ],  # fmt: skip
+    "scenario": ["class", "domain", "permuted", "rotated", "task"],
     "partition": ["dirichlet", "iid", "own", "subject"],
 }
 

@@ -35,6 +35,15 @@ class Sums(Method, ABC):
 
     def begin_task(self, server: Server) -> Conversation:
         """Add the task's sums to those so far."""
+        if not server.streams:
+            yield from self.add_up(server)
+
+    def pass_by(self, server: Server) -> Conversation:
+        """Add the sums of the samples that pass by."""
+        yield from self.add_up(server)
+
+    def add_up(self, server: Server) -> Conversation:
+        """Add the sums of what clients have to those so far."""
         mean = yield Ask(self.own_sums)
         total = server.part * sum(server.sizes.values())
         for name in mean:  # the weighted mean of sums over a client's size, times all sizes, is the sum

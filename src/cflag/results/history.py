@@ -70,6 +70,8 @@ class History:
             **({"cohort": account.participants()} if partial else {}),
             **({"missing": {str(n): why for n, why in sorted(account.missing.items())}} if account.missing else {}),
             "clients": per_client,
+            **({"prequential": account.prequential[0] / account.prequential[1]} if account.prequential[1] else {}),
+            **({"noticed": account.noticed} if account.noticed else {}),
             **private,
             **spent,
         }

@@ -21,6 +21,8 @@ ROUND = (
     "cohort",
     "missing",
     "clients",
+    "prequential",
+    "noticed",
     "epsilon",
     *SPENT,
 )

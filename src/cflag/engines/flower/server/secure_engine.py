@@ -26,6 +26,8 @@ class SecureFlowerEngine(FlowerEngine):
     The server cannot tell a wrong answer from a right one, and clients' logs, losses and accuracies are not sent.
     """
 
+    hears_logs = False
+
     def collect(self, question: Question, asked: Sequence[int], needed: int, server: Server) -> tuple[Mean, set[int]]:
         """Return the mean answer to a question, and whose answers are in it."""
         largest = max(server.sizes[number] for number in asked)
