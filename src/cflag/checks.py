@@ -12,7 +12,7 @@ from cflag.errors import UserError
 if TYPE_CHECKING:
     from cflag.config import Config
 
-AT_LEAST_1 = ("tasks", "clients", "rounds", "batch", "eval_every", "table_bytes", "min_clients")
+AT_LEAST_1 = ("tasks", "clients", "classes_per_client", "rounds", "batch", "eval_every", "table_bytes", "min_clients")
 AT_LEAST_0 = ("min_samples", "samples_per_class", "test_per_class", "image_size", "steps", "width", "workers", "seed")
 LEAST = {**dict.fromkeys(AT_LEAST_1, 1), **dict.fromkeys(AT_LEAST_0, 0)}
 MOST = {"image_size": 2**14, "epochs": 1e9, "steps": 10**9, "rounds": 10**9, "width": 2**20}

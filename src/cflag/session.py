@@ -90,7 +90,7 @@ class Session:
             server.own_moment = replace(server.own_moment, mixed=mixed)
         self.engine.converse(self.method.round(server), server, cohort)
         if server.streams:
-            self.engine.converse_around(self.method.pass_by(server), server, cohort)
+            self._around(self.method.pass_by(server), present)
 
     def end_task(self, whom: Sequence[int] = ()) -> None:
         """Let the method finish a task, with those who leave one, or with everyone: memories are filled here."""

@@ -158,7 +158,7 @@ def _begun(args: argparse.Namespace) -> tuple[Path, Experiments]:
     check_engine(configs[0])
     require_loggers(configs[0].log)
     first = Experiment(configs[0])  # missing data and the like come to light before a folder is made
-    stem = Path(args.preset or "digits").stem
+    stem = Path(args.preset or "digits").stem.replace(":", "-")
     if len(configs) == 1:
         root = args.out or new_folder(f"{stem}-{configs[0].method}-{configs[0].seed}")
         return root, iter([(RunFolder.create(root, configs[0]), first)])

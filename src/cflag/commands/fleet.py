@@ -131,7 +131,7 @@ def _fleet(args: argparse.Namespace, carry: Callable[[RunFolder, Display], Resul
         args.engine = "flower"
         config = resolve(raw_of(args))
         require_loggers(config.log)
-        stem = Path(args.preset or "digits").stem
+        stem = Path(args.preset or "digits").stem.replace(":", "-")
         folder = RunFolder.create(args.out or new_folder(f"{stem}-{config.method}-{config.seed}"), config)
     if not folder.finished:
         require_loggers(folder.config().log)

@@ -12,7 +12,7 @@ from cflag.commands.common import add_settings, configs_of
 if TYPE_CHECKING:
     from cflag.commands.common import Commands
 
-KINDS = (*map(registry.plural, registry.KINDS), "presets", "campaigns")
+KINDS = (*map(registry.plural, registry.KINDS), "presets", "protocols", "campaigns")
 
 
 def add_watch_and_report(commands: Commands) -> None:
@@ -86,10 +86,11 @@ def _choices(kind: str) -> list[tuple[str, str]]:
         from cflag.paper.campaigns import CAMPAIGNS
 
         return [(name, campaign.title) for name, campaign in CAMPAIGNS.items()]
-    if kind == "presets":
-        from cflag.presets import describe_preset, preset_names
+    if kind in ("presets", "protocols"):
+        from cflag.presets import describe_preset, preset_names, protocol_names
 
-        return [(name, describe_preset(name)) for name in preset_names()]
+        names = preset_names() if kind == "presets" else protocol_names()
+        return [(name, describe_preset(name)) for name in names]
     (part,) = (part for part in registry.KINDS if registry.plural(part) == kind)
     return [(name, registry.about(part, name)) for name in registry.names(part)]
 

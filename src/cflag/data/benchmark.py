@@ -19,7 +19,7 @@ from cflag.data.options import BenchmarkOptions
 from cflag.data.partitions.base import Deal, Dealt, Half, Indices, Partition, has_own_data
 from cflag.data.samples import Samples
 from cflag.data.scenarios.base import TaskSequence
-from cflag.data.schedules.base import Classes, make_schedule
+from cflag.data.schedules.base import NEVER, Classes, make_schedule
 from cflag.data.source import Source, Split
 from cflag.data.spec import Spec
 from cflag.errors import UserError
@@ -192,11 +192,27 @@ class Benchmark:
             return Half(name, split, self._members(split, task))
 
         train, test = half("train", self.source.train), half("test", self.source.test)
-        deal = Deal(train, test, tuple(classes), task, self.options)
+        among = self._among(task)
+        deal = Deal(train, test, tuple(classes), task, replace(self.options, clients=len(among)))
         mine, held_out = self._partition(deal)
         dealt = _checked(mine, deal, train), _checked(held_out, deal, test)
         _refuse_poor(dealt[0], self.options.min_samples, task)
-        return dealt
+        return _placed(dealt[0], among, self.clients), _placed(dealt[1], among, self.clients)
+
+    def _among(self, task: int) -> Sequence[int]:
+        """Return the clients that a task is dealt to: those who ever get it, where the partition can do that."""
+        if self.schedule.together or not hasattr(self._partition, "alike"):
+            return range(self.clients)
+        among: list[int] = np.flatnonzero(self.schedule.plan.first[:, task] != NEVER).tolist()
+        return among
+
+
+def _placed(parts: Sequence[Indices], among: Sequence[int], clients: int) -> list[Indices]:
+    """Return the parts of all clients, with nothing for those that a task is not dealt to."""
+    placed = [np.zeros(0, np.int64)] * clients
+    for client, part in zip(among, parts, strict=True):
+        placed[client] = part
+    return placed
 
 
 def _checked(parts: Sequence[Indices], deal: Deal, half: Half) -> list[Indices]:

@@ -38,6 +38,8 @@ class BenchmarkOptions:
     partition: str = "dirichlet"
     """How a task's samples are dealt to clients: `cflag list partitions`."""
     zeta: float = 1e5
+    classes_per_client: int = 2
+    """With `partition = "classes"`: how many classes of a task a client has."""
     min_samples: int = 1
     """What a client must have of a task, or of a Dirichlet draw; with 0 or 1, one that has none sits the task out."""
     class_order: Literal["seeded", "natural"] = "seeded"

@@ -34,16 +34,16 @@ class Sums(Method, ABC):
         return "sums of features"
 
     def begin_task(self, server: Server) -> Conversation:
-        """Add the task's sums to those so far."""
+        """Add the sums of the task of those who begin one to those so far."""
         if not server.streams:
-            yield from self.add_up(server)
+            yield from self.take_in(server)
 
     def pass_by(self, server: Server) -> Conversation:
-        """Add the sums of the samples that pass by."""
-        yield from self.add_up(server)
+        """Add the sums of what passed by in a round."""
+        yield from self.take_in(server)
 
-    def add_up(self, server: Server) -> Conversation:
-        """Add the sums of what clients have to those so far."""
+    def take_in(self, server: Server) -> Conversation:
+        """Add the sums of all who are asked to those so far."""
         mean = yield Ask(self.own_sums)
         total = server.part * sum(server.sizes.values())
         for name in mean:  # the weighted mean of sums over a client's size, times all sizes, is the sum

@@ -55,6 +55,12 @@ Partition = Callable[[Deal], Dealt]
 """What is registered as a partition."""
 
 
+def alike(partition: Partition) -> Partition:
+    """Mark a partition to which clients are all alike, so that it can deal a task among some of them."""
+    setattr(partition, "alike", True)  # noqa: B010 (a function has no such attribute, says mypy)
+    return partition
+
+
 def own_data(partition: Partition) -> Partition:
     """Mark a partition for clients that each bring data of their own, so that no machine has all of it."""
     setattr(partition, "own_data", True)  # noqa: B010 (a function has no such attribute, says mypy)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflag.data.options import BenchmarkOptions
-from cflag.data.partitions.base import Deal, Dealt, Half, Indices
+from cflag.data.partitions.base import Deal, Dealt, Half, Indices, alike
 from cflag.errors import UserError
 from cflag.registry import register
 from cflag.rng import stream
@@ -18,6 +18,7 @@ ATTEMPTS = 1000
 Shares = NDArray[np.float64]
 
 
+@alike
 @register(
     "partition", "dirichlet", "classes are shared out by Dirichlet(zeta) draws: a small zeta makes clients differ"
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from cflag.data.partitions.base import Deal, Dealt, Half, Indices
+from cflag.data.partitions.base import Deal, Dealt, Half, Indices, alike
 from cflag.registry import register
 
 
+@alike
 @register("partition", "iid", "every client gets the same number of samples of each class, to within one")
 def iid(deal: Deal) -> Dealt:
     """Deal the samples one by one, class after class: of each class, and in all, to within one sample."""
