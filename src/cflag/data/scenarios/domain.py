@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from cflag import registry
 from cflag.data.options import BenchmarkOptions
+from cflag.data.partitions.base import has_own_data
 from cflag.data.scenarios.base import Task, TaskSequence
 from cflag.data.source import Source
 from cflag.errors import UserError
@@ -18,7 +20,7 @@ def domain(source: Source, options: BenchmarkOptions) -> TaskSequence:
             f"{source.name} does not"
         )
     known = int(source.train.task.max()) + 1
-    if options.tasks > known:
+    if options.tasks > known and not has_own_data(registry.get("partition", options.partition)):
         raise UserError(f"tasks = {options.tasks} is more than the {known} that {source.name} has")
     everything = Task(tuple(range(source.classes)), marked=True)
     return TaskSequence((everything,) * options.tasks, by_task=False)
