@@ -99,7 +99,7 @@ class Meter(Quiet):
     done: int = 0
     _time: float = 0.0
 
-    def start(self, name: str, tasks: int, rounds: int, done: int) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
         """The clock starts."""
         self._time = time.perf_counter()
 

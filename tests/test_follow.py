@@ -28,7 +28,7 @@ class Log(Quiet):
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def start(self, name: str, tasks: int, rounds: int, done: int) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
         self.told.append(f"{name} {tasks} {rounds} {done}")
 
     def update(self, record: dict[str, Any]) -> None:

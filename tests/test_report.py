@@ -68,7 +68,42 @@ def test_the_page_is_whole_and_needs_nothing_else(runs: Path, tmp_path: Path) ->
     assert tags.open == []
     # curves, two matrices, Γ, rates and cases of C-FLAG, clients of both, the partition
     assert tags.seen["svg"] == 1 + 2 + 1 + 2 + 2 + 1
-    assert tags.seen["table"] == 1
+    assert tags.seen["table"] == 1 + 2, "of the methods, and of each one's clients"
+    assert '<figure id="schedule' not in page, "everybody is always in the same task"
+
+
+def test_clients_have_their_own_measures(runs: Path) -> None:
+    results = find_results([runs / "finetune"])
+    page = make_page(results, "x")
+    table = page[page.index("finetune, seed 1234: each client") :].partition("</table>")[0]
+    rows = [re.findall(r"<td>([^<]*)</td>", row) for row in table.split("<tr>")[2:]]
+    for k, row in enumerate(rows):
+        own = results[0].client_matrices[k]
+        assert row[0] == str(k)
+        assert row[1] == row[2] == f"{50 * (own[1][0] + own[1][1]):.1f}", "all have begun both tasks"  # type: ignore[operator]
+        assert row[4] == f"{100 * (own[0][0] - own[1][0]):.1f}"  # type: ignore[operator]
+    assert len(rows) == 3
+
+
+def test_a_run_with_clocks_of_their_own_has_a_picture_and_rows_by_round(tmp_path: Path) -> None:
+    schedule = {"kind": "joining", "join": 1, "leave": 1}
+    run("digits", out=tmp_path / "run", method="finetune", schedule=schedule, **{**QUICK, "tasks": 3})
+    run("digits", out=tmp_path / "together", method="finetune", **{**QUICK, "tasks": 3})
+    results = find_results([tmp_path / "run", tmp_path / "together"])
+    assert list(by_benchmark(results)) == [
+        "digits, task-incremental, schedule = joining (join 1, leave 1, lacking 0.0)",
+        "digits, task-incremental, schedule = together",
+    ]
+    page = make_page(results[:1], "x")
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    picture = page[page.index('<figure id="schedule-picture">') :].partition("</figure>")[0]
+    stays = re.findall(r"<title>client (\d): task (\d), rounds (\d) to (\d)</title>", picture)
+    assert stays == [tuple(found) for found in ("0112", "1234", "2356")], "one comes, one goes"
+    assert "Accuracy whenever someone leaves a task" in page
+    assert "<title>after round 4, 2: " in page, "a row of the matrix is named after its round"
+    assert "own moment" in page
 
 
 def test_the_numbers_are_the_runs(runs: Path) -> None:
@@ -95,7 +130,7 @@ def test_runs_of_several_benchmarks_get_a_part_each_and_one_table(runs: Path, tm
     tags = Tags()
     tags.feed(page)
     assert tags.open == []
-    assert tags.seen["table"] == 4, "one of all, and one each"
+    assert tags.seen["table"] == 4 + 4, "one of all, one each, and one of each run's clients"
     names = re.findall(r'<figure id="([^"]+)"', page)
     assert len(names) == len(set(names)), "a saved figure is named after its id"
 

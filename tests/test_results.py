@@ -20,6 +20,7 @@ from rich.console import Console
 from cflag import Experiment, Result, run
 from cflag.account import Account
 from cflag.config import flatten, load_raw, merge, resolve
+from cflag.conversation import Moment
 from cflag.diagnostics import Figure, Marks, Series, totals
 from cflag.errors import UserError
 from cflag.files import load_state, save_state
@@ -190,6 +191,7 @@ class Logging:
 
     def __init__(self, **logs: float) -> None:
         self.task, self.round, self.rounds, self.sizes, self.logs = 0, 0, 2, {0: 5}, logs
+        self.moment = Moment.together(0)
 
 
 def test_a_method_cannot_hide_what_every_round_has() -> None:

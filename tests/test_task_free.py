@@ -27,6 +27,7 @@ from cflag.memory.base import MemoryOptions
 from cflag.memory.reservoir import Reservoir
 from cflag.rng import stream
 from tests.support.crashes import Crash, stop_in
+from tests.support.grid import Fleet, local, numbers
 from tests.support.quick import QUICK, same, without_times
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -184,6 +185,7 @@ def test_the_second_round_is_tested_with_what_the_first_taught(lr: float, second
     assert [line["prequential"] for line in lines] == [2 / 3, second]
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert [figure["name"] for figure in result["figures"]] == ["stream"]
+    assert result["measures"]["all"]["prequential"] == pytest.approx((2 / 3 + second) / 2)
 
 
 def test_prequential_is_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,6 +397,20 @@ def test_workers_change_nothing(tmp_path: Path) -> None:
     for workers in (1, 2):
         run("digits", out=tmp_path / str(workers), **{**detected(method="cflag", clients=3), "workers": workers})
     same(tmp_path / "1", tmp_path / "2")
+
+
+@pytest.mark.parametrize("boundaries", ["none", "detected"])
+def test_a_fleet_gives_the_same_numbers(boundaries: str, tmp_path: Path) -> None:
+    """Also where a process lives for one message: a detector is what a client's state says."""
+    settings = {key: value for key, value in detected(method="cflag").items() if key != "workers"}
+    settings["schedule"] = {"boundaries": boundaries}
+    fleet = Fleet(tmp_path, keeps=False, **settings)
+    for node in fleet.nodes:
+        node.spoil = lambda asked, reply, node=node: (node.restart(), reply)[1]  # type: ignore[misc]
+    fleet.run()
+    local(tmp_path, **settings)
+    assert numbers(fleet.path) == numbers(tmp_path / "local")
+    assert any("noticed" in line for line in fleet.records()) == (boundaries == "detected")
 
 
 def test_losses_kept_for_the_detector_are_saved(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 from cflag.account import Account
 from cflag.config import Config, merge, resolve
+from cflag.data.schedules.base import own_rounds, total_rounds
 from cflag.errors import CflagError, DivergedError, InterruptedRunError, UserError
 from cflag.experiment import Experiment
 from cflag.learning.synthesis import SynthesisOptions
@@ -34,10 +36,10 @@ class Job:
     folder: Path
     config: Config
 
-    @property
+    @cached_property
     def rounds(self) -> int:
         """How many rounds it has in all."""
-        return self.config.tasks * self.config.rounds
+        return total_rounds(self.config)
 
     def done(self) -> int:
         """How many of them are finished; asked several times a second, so files of finished runs are not read."""
@@ -100,6 +102,11 @@ def price(config: Config, budget: Budget) -> Price:
 
     Two, because the first may find the model already sent, by a question at the end of the task before.
     """
+    if own_rounds(config):
+        raise UserError(
+            f"an equal budget of {budget} needs schedule = 'together', not '{config.schedule.kind}': what a round "
+            f"costs depends on who is there; compare at equal rounds"
+        )
     session = Experiment(config).session()
 
     def cost_of(*acts: Callable[[], object]) -> float:

@@ -33,7 +33,7 @@ from cflag.privacy.warden import Warden
 from cflag.process import cores, one_thread
 from cflag.results.display import Display, Quiet
 from cflag.results.folder import RunFolder
-from cflag.results.history import History
+from cflag.results.history import History, Played
 from cflag.results.result import Result
 from cflag.server import Server
 from cflag.session import Session
@@ -65,7 +65,8 @@ class Experiment:
         tasks, session = len(self.spec.tasks), self.session(engine, folder.path)
         rounds = session.plan.total
         history = restore_checkpoint(folder, self._numbers(), session, display.note) or History(self.spec.by_task)
-        display.start(self.config.method, -(-rounds // self.config.rounds), self.config.rounds, history.done)
+        own = 0 if engine.schedule.together else rounds
+        display.start(self.config.method, tasks, self.config.rounds, history.done, own)
         if not history.tests:
             history.new_tests.append(engine.test(session.server, range(tasks), {}))
 
@@ -79,13 +80,16 @@ class Experiment:
                     history = self._stop_early(session, folder, display, spent)
                     break
                 seconds = time.perf_counter() - started
-                record = history.record(session.server, engine.settle(), counts, seconds, session.is_milestone)
+                record = history.record(
+                    session.server, engine.settle(), counts, seconds, session.is_milestone, session.own_tasks()
+                )
                 save_checkpoint(folder, self._numbers(), session, history, record)
             display.update(record)
 
         self.learner.load(session.server.params, session.server.buffers)
         figures = (*self.method.figures, *([STREAM_FIGURE] if engine.schedule.streams else []))
-        result = history.result(self.config, folder.path, figures, folder.tests(history.tests))
+        played = Played(engine.schedule, engine.has(), folder.tests(history.tests))
+        result = history.result(self.config, folder.path, figures, played)
         model = self.learner.model
         folder.finish(result, merged(model) if self.config.lora.merge else dict(model.state_dict()))
         forget_key(folder.path)

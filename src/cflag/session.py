@@ -160,6 +160,10 @@ class Session:
             self.prepare_eval()
         return self.engine.test(self.server, tasks, self.method.eval_payload(self.server))
 
+    def own_tasks(self) -> Sequence[int]:
+        """Return the task of every client in this round, where they have clocks of their own."""
+        return () if self.engine.schedule.together else self.plan.now(self.server.done).tolist()
+
     @property
     def plan(self) -> Plan:
         """Every client's clock."""

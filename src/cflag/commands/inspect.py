@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from cflag import registry
 from cflag.commands.common import add_settings, configs_of
+from cflag.errors import UserError
 
 if TYPE_CHECKING:
     from cflag.commands.common import Commands
+    from cflag.config import Config
 
 KINDS = (*map(registry.plural, registry.KINDS), "presets", "protocols", "campaigns")
 
@@ -45,6 +47,8 @@ def add_lists(commands: Commands) -> None:
     show = commands.add_parser("show", help="a preset's or file's config with all defaults filled in")
     show.add_argument("preset", metavar="PRESET | FILE.toml")
     add_settings(show)
+    show.add_argument("--picture", action="store_true", help="who learns which task when, instead of the config")
+    show.add_argument("--out", type=Path, metavar="FILE.svg", help="with --picture: draw it into a file")
     show.set_defaults(command=_show)
 
     data = commands.add_parser("data", help="list or download data sets").add_subparsers(
@@ -96,7 +100,36 @@ def _choices(kind: str) -> list[tuple[str, str]]:
 
 
 def _show(args: argparse.Namespace) -> None:
-    print(configs_of(args, [None], [None])[0].to_toml(), end="")
+    config = configs_of(args, [None], [None])[0]
+    if args.picture:
+        _picture(config, args.out)
+    elif args.out:
+        raise UserError("--out is for the picture of a schedule: add --picture")
+    else:
+        print(config.to_toml(), end="")
+
+
+def _picture(config: Config, out: Path | None) -> None:
+    """Show the schedule, which follows from the config alone."""
+    from cflag.data.schedules.base import make_schedule
+    from cflag.files import write_atomically
+    from cflag.report.timetable import as_text, standalone
+
+    schedule = make_schedule(config)
+    plan = schedule.plan
+    print(f"{config.schedule.kind}: {config.clients} clients, {config.tasks} tasks, {plan.total} rounds")
+    if out is None:
+        print(
+            "\n".join(
+                ["", *as_text(plan), "", "1, 2, ...: the task that a client is in; . absent; ^ someone leaves one"]
+            )
+        )
+    print("Not shown: who has no samples of a task sits it out; the data decide that, and were not looked at.")
+    if schedule.streams:
+        print("Nor this: who has few samples of a task is absent once they have passed.")
+    if out is not None:
+        write_atomically(out, standalone(plan).encode())
+        print(out)
 
 
 def _data_list(args: argparse.Namespace) -> None:

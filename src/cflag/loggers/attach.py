@@ -13,6 +13,7 @@ from typing import Any
 
 from cflag import registry
 from cflag.config import Config, log_names
+from cflag.data.schedules.base import own_rounds, total_rounds
 from cflag.errors import InterruptedRunError, UserError
 from cflag.loggers.base import Logger, State, Status
 from cflag.results.display import Display, Quiet
@@ -38,10 +39,10 @@ class Several(Quiet):
     def __init__(self, displays: Sequence[Display]) -> None:
         self.displays = displays
 
-    def start(self, name: str, tasks: int, rounds: int, done: int) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
         """Start all of them."""
         for display in self.displays:
-            display.start(name, tasks, rounds, done)
+            display.start(name, tasks, rounds, done, own)
 
     def update(self, record: dict[str, Any]) -> None:
         """Show all of them a round."""
@@ -97,7 +98,7 @@ def catch_up(display: Display, config: Config, folder: RunFolder) -> None:
         if not state.of(name).get("finished"):
             logger = Careful(name, config, folder, display)
             logger.status = "FINISHED"
-            logger.start(config.method, config.tasks, config.rounds, config.tasks * config.rounds)
+            logger.start(config.method, config.tasks, config.rounds, total_rounds(config), own_rounds(config))
             logger.stop()
 
 
@@ -114,13 +115,13 @@ class Careful(Quiet):
         self.folder = folder
         self.display = display
         self.status: Status = "FAILED"
-        self.started: tuple[str, int, int, int] | None = None
+        self.started: tuple[str, int, int, int, int] | None = None
         self.broken = False
 
-    def start(self, name: str, tasks: int, rounds: int, done: int) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
         """Open the log."""
-        self.started = (name, tasks, rounds, done)
-        self._try(lambda: self.logger.start(name, tasks, rounds, done))
+        self.started = (name, tasks, rounds, done, own)
+        self._try(lambda: self.logger.start(name, tasks, rounds, done, own))
 
     def update(self, record: dict[str, Any]) -> None:
         """Log a round."""

@@ -61,7 +61,7 @@ class Logger(Quiet, ABC):
         """Return the modules it needs."""
         return []
 
-    def start(self, name: str, tasks: int, rounds: int, done: int) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
         """Open the log and bring it up to date with the run folder."""
         records = read_metrics(self.folder.metrics)
         self.logged = self.open(len(records))

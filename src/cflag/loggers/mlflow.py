@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cflag.data.schedules.base import total_rounds
 from cflag.loggers.base import TIME, Logger, Status, settings, summary
 from cflag.registry import register
 from cflag.results.folder import ARTIFACTS
@@ -104,7 +105,7 @@ class MlflowLogger(Logger):
         """Add what the run came to, and its files."""
         found = summary(result)
         if not set(found) <= set(self.client.get_run(self.run).data.metrics):
-            self.log(self.config.tasks * self.config.rounds, found)
+            self.log(total_rounds(self.config), found)
         for name in ("config.toml", "metrics.jsonl", "result.json"):
             self.client.log_artifact(self.run, str(self.folder.path / name))
         self.client.log_artifacts(self.run, str(self.folder.path / "figures"), "figures")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cflag.data.schedules.base import total_rounds
 from cflag.loggers.base import TIME, Logger, Status, settings, summary
 from cflag.registry import register
 
@@ -55,7 +56,7 @@ class TensorBoardLogger(Logger):
         parts += [_image(path) for path in sorted((self.folder.path / "figures").glob("*.png"))]
         parts += hparams(settings(self.config), dict(found))  # SummaryWriter.add_hparams would make a run of its own
         if not self.summed_up:
-            self._write(parts, self.config.tasks * self.config.rounds)
+            self._write(parts, total_rounds(self.config))
 
     def close(self, status: Status) -> None:
         """Close the file."""

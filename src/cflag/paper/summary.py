@@ -239,8 +239,7 @@ def _mean_cost(results: Sequence[Result], names: Sequence[str], unit: float) -> 
 
 
 def _after_tasks(results: Sequence[Result]) -> list[list[float]] | None:
-    rows = [r.accuracy_matrix for r in results]
-    return [[round(100 * fmean(row[: i + 1]), 3) for i, row in enumerate(matrix)] for matrix in rows] or None
+    return [[round(100 * value, 3) for value in r.accuracy_so_far] for r in results] or None
 
 
 def _gamma(results: Sequence[Result]) -> list[float | None] | None:

@@ -10,6 +10,7 @@ from typing import Any
 from cflag.diagnostics import Figure, Marks, Points, Series
 from cflag.report.parts import COLOURS, Groups, figure
 from cflag.report.svg import Line, Rug, curves
+from cflag.results.metrics import task_starts
 
 FEW = 30
 """Up to how many points have dots; a single one could not be seen without."""
@@ -35,7 +36,7 @@ class MeasuredRuns:
     @property
     def boundaries(self) -> list[tuple[float, str]]:
         """Where tasks begin."""
-        return [(t - 0.5, f"task {r['task']}") for t, r in enumerate(self.runs[0], 1) if r["round"] == 1 and t > 1]
+        return [(t - 0.5, name) for t, name in task_starts(self.runs[0])]
 
     def curves(self) -> dict[Series, list[Points]]:
         """Return the series to draw, each with its numbers in every run."""

@@ -8,13 +8,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from cflag.data.options import ScheduleOptions
 from cflag.errors import UserError
+from cflag.files import checksum
 from cflag.report import measured, parts
 from cflag.results import table
 from cflag.results.folder import RunFolder, runs_in
 from cflag.results.result import Result
 
-BENCHMARK = ("source", "scenario", "zeta", "clients", "tasks", "partition", "model", "width", "image_size",
+BENCHMARK = ("source", "scenario", "schedule", "zeta", "clients", "tasks", "partition", "model", "width", "image_size",
              "samples_per_class", "memory.kind", "memory.per_task", "memory.sample")  # fmt: skip
 """What makes two runs comparable: all of these are equal."""
 
@@ -60,7 +62,8 @@ def _sections(results: Sequence[Result], key: str) -> list[tuple[str, str, str]]
     sections = [
         (f"{key}summary", "Summary", parts.cards(results)),
         (f"{key}methods", "Methods and costs", parts.methods_table(results)),
-        (f"{key}curves", "Accuracy after each task", parts.accuracy(groups, key)),
+        (f"{key}schedule", "Who learns which task when", parts.schedule(results[0], key)),
+        (f"{key}curves", _curves_head(results[0]), parts.accuracy(groups, key)),
         (f"{key}matrices", "Accuracy matrices", parts.matrices(groups, key)),
         *measured.sections(groups, key),
         (f"{key}clients", "Clients", parts.clients(groups, key)),
@@ -68,6 +71,10 @@ def _sections(results: Sequence[Result], key: str) -> list[tuple[str, str, str]]
         (f"{key}config", "Config", parts.configs(groups)),
     ]
     return [section for section in sections if section[2]]
+
+
+def _curves_head(result: Result) -> str:
+    return "Accuracy after each task" if result.together else "Accuracy whenever someone leaves a task"
 
 
 def by_benchmark(results: Sequence[Result]) -> dict[str, list[Result]]:
@@ -83,9 +90,21 @@ def by_benchmark(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def _value(config: Any, name: str) -> Any:
+    if name == "schedule":
+        return _schedule(config.get("schedule", {}))
     for part in name.split("."):
         config = config.get(part) if isinstance(config, dict) else None
     return config
+
+
+def _schedule(table: dict[str, Any]) -> str:
+    """Return a schedule's kind and settings in a few words; results of earlier versions have none: all are together."""
+    usual = {**vars(ScheduleOptions()), "lines": []}
+    others = {key: value for key, value in table.items() if key != "kind" and value != usual.get(key)}
+    if lines := others.get("lines"):
+        others["lines"] = f"{len(lines)}, {checksum(repr(lines).encode())[:6]}"
+    words = ", ".join(f"{key} {value}" for key, value in others.items())
+    return f"{table.get('kind', ScheduleOptions.kind)}{f' ({words})' if words else ''}"
 
 
 def _shown(value: Any) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 import tomli_w
 
 from cflag.report.svg import Line, curves, heat
+from cflag.report.timetable import drawing
 from cflag.results import table
 from cflag.results.folder import RunFolder
+from cflag.results.measures import plan_from_dict
 from cflag.results.result import Result
 
 COLOURS = 8
@@ -54,6 +56,7 @@ def cards(results: Sequence[Result]) -> str:
     mean = fmean(r.average_accuracy for r in groups[best])
     values = [
         (f"{100 * mean:.1f} %", f"best accuracy: {best}"),
+        *_measured_cards(groups[best], best),
         (str(len(groups)), "methods" if len(groups) > 1 else "method"),
         (str(len({r.seed for r in results})), "seeds"),
         (config["source"], scenario(config)),
@@ -66,12 +69,24 @@ def cards(results: Sequence[Result]) -> str:
     return f'<div class="cards">{shown}</div>{note}'
 
 
+def _measured_cards(results: Sequence[Result], method: str) -> list[tuple[str, str]]:
+    """Return what the worst clients have of a method, and what everybody had on the way; results may not know."""
+    names = (("worst_tenth", "worst tenth of the clients"), ("anytime_accuracy", "mean over rounds"))
+    values = [([r.measured(name) for r in results], about) for name, about in names]
+    known = [([v for v in found if v is not None], about) for found, about in values]
+    return [(f"{100 * fmean(found):.1f} %", f"{about}: {method}") for found, about in known if found]
+
+
 def methods_table(results: Sequence[Result]) -> str:
     """Return the table of methods with accuracy, forgetting and costs."""
+    forget = "mean of a<sub>ii</sub> − a<sub>Si</sub>"
+    if not results[0].together:
+        forget = "from each client's own moment of leaving a task to its last test, mean over clients"
     note = (
-        '<p class="lead">Acc: mean accuracy over all tasks after the last. Forget: mean of a<sub>ii</sub> − '
-        "a<sub>Si</sub>. other: the same runs read class- instead of task-incrementally, or the reverse. learn: "
-        "accuracy right after learning. Click a heading to sort.</p>"
+        f'<p class="lead">Acc: mean accuracy over all tasks after the last. Forget: {forget}. worst: accuracy of the '
+        "worst tenth of the clients on the tasks they have begun. any: accuracy so far, mean over rounds. other: the "
+        "same runs read class- instead of task-incrementally, or the reverse. learn: accuracy right after learning. "
+        "Click a heading to sort.</p>"
     )
     return note + sortable(table.heads(results), table.rows(results))
 
@@ -85,23 +100,27 @@ def sortable(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def accuracy(groups: Groups, key: str) -> str:
-    """Draw accuracy on the tasks learned so far, after each: the mean over seeds, and a band from worst to best."""
+    """Draw accuracy on the tasks begun so far, after each milestone: the mean over seeds, a band from worst to best."""
     lines = []
     for k, (method, results) in enumerate(groups.items()):
-        seen = [[100 * fmean(row[: i + 1]) for i, row in enumerate(r.accuracy_matrix)] for r in results]
-        across = list(enumerate(zip(*seen, strict=False), 1))
+        seen = [[100 * value for value in r.accuracy_so_far] for r in results]
+        across = list(zip(results[0].rows[1], zip(*seen, strict=False), strict=False))
         points = [(float(t), fmean(values)) for t, values in across]
         band = [(float(t), min(values), max(values)) for t, values in across] if len(seen) > 1 else []
         lines.append(Line(method, points, k % COLOURS, band=band))
-    return figure(f"{key}accuracy-after-each-task", "", curves(lines, "tasks learned", "accuracy on them (%)"))
+    together = next(iter(groups.values()))[0].together
+    x, y = ("tasks learned", "accuracy on them (%)") if together else ("round", "accuracy on tasks begun (%)")
+    return figure(f"{key}accuracy-after-each-task", "", curves(lines, x, y))
 
 
 def matrices(groups: Groups, key: str) -> str:
     """Draw each method's accuracy matrix; what was not learned yet is faint."""
     drawn = []
     for method, results in groups.items():
-        picture = heat(results[0].accuracy_matrix, "tested on task", "after task", faint=lambda i, j: j > i)
-        drawn.append(figure(f"{key}matrix-{method}", f"{method}, seed {results[0].seed} (%)", picture))
+        result, (unit, numbers) = results[0], results[0].rows
+        picture = heat(result.accuracy_matrix, "tested on task", f"after {unit}", first=(numbers, 1),
+                       faint=lambda i, j, run=result: not run.begun(i, j))  # type: ignore[misc]  # fmt: skip
+        drawn.append(figure(f"{key}matrix-{method}", f"{method}, seed {result.seed} (%)", picture))
     return f'<div class="grid3">{"".join(drawn)}</div>'
 
 
@@ -109,13 +128,48 @@ def clients(groups: Groups, key: str) -> str:
     """Draw how well the final model does at each client, task by task."""
     drawn = []
     for method, results in groups.items():
-        rows = [matrix[-1] for matrix in results[0].client_matrices]
+        rows = [_last_test(matrix) for matrix in results[0].client_matrices]
         if rows and len(rows) <= MOST_CLIENTS:
             picture = heat(rows, "tested on task", "client", first=(0, 1))
             caption = f"{method}, seed {results[0].seed}: final accuracy (%)"
             drawn.append(figure(f"{key}clients-{method}", caption, picture))
     nothing = _none("nothing is known of single clients, or there are too many to draw")
-    return f'<div class="grid3">{"".join(drawn)}</div>' if drawn else nothing
+    tables = "".join(_client_table(method, results[0]) for method, results in groups.items())
+    return (f'<div class="grid3">{"".join(drawn)}</div>' if drawn else nothing) + tables
+
+
+def _last_test(matrix: Sequence[Sequence[float | None]]) -> Sequence[float | None]:
+    """Return what a client found when it last tested: who is gone for good tests no more."""
+    return next((row for row in reversed(matrix) if any(value is not None for value in row)), matrix[-1])
+
+
+CLIENT_COLUMNS = {
+    "accuracy_seen": "own tasks %",
+    "accuracy_anyone": "anyone's tasks %",
+    "learning_accuracy": "learn %",
+    "forgetting": "Forget %",
+    "forward_transfer": "forward %",
+}
+"""What the table of clients shows."""
+
+
+def _client_table(method: str, result: Result) -> str:
+    """Return each client's own measures, folded; nothing where they are not known."""
+    each = result.measures.get("clients")
+    if not each:
+        return ""
+    columns = [["–" if v is None else f"{100 * v:.1f}" for v in each[name]] for name in CLIENT_COLUMNS]
+    rows = [[str(k), *row] for k, row in enumerate(zip(*columns, strict=True))]
+    inner = sortable(["client", *CLIENT_COLUMNS.values()], rows)
+    return f"<details><summary>{escape(method)}, seed {result.seed}: each client</summary>{inner}</details>"
+
+
+def schedule(result: Result, key: str) -> str:
+    """Draw who was in which task when; nothing where everybody always was in the same."""
+    if result.plan is None:
+        return ""
+    kind = result.config["schedule"]["kind"]
+    return figure(f"{key}schedule-picture", f"{kind}, seed {result.seed}", drawing(plan_from_dict(result.plan), key))
 
 
 def partition(result: Result, key: str) -> str:

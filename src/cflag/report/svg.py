@@ -83,7 +83,7 @@ def curves(
         parts += _rug(rug, across, up.start - 7 * (len(rugs) - k))
     names = [(line.name, line.colour) for line in lines if line.points] + [(r.name, r.colour) for r in rugs if r.at]
     legend = "".join(f'<span><i class="b{colour}"></i>{escape(name)}</span>' for name, colour in names)
-    return f'{_svg("".join(parts), WIDTH, HEIGHT, "chart")}<p class="legend">{legend}</p>'
+    return f'{svg("".join(parts), WIDTH, HEIGHT, "chart")}<p class="legend">{legend}</p>'
 
 
 def _marks(across: Axis, up: Axis, marks: Sequence[tuple[float, str]]) -> list[str]:
@@ -145,19 +145,21 @@ def heat(
     y: str,
     unit: str = "%",
     top: float = 1.0,
-    first: tuple[int, int | Sequence[int]] = (1, 1),
+    first: tuple[int | Sequence[int], int | Sequence[int]] = (1, 1),
     faint: Callable[[int, int], bool] = lambda i, j: False,
 ) -> str:
     """Draw a matrix as coloured squares with their values, from 0 to `top`; None is left empty.
 
-    `first` is what rows and columns are numbered from, or the columns' own numbers. Squares get smaller where there are
+    `first` is what rows and columns are numbered from, or their own numbers. Squares get smaller where there are
     many columns, and then have their values only when pointed at.
     """
     count = max(len(row) for row in rows)
     cell = 44 if count <= 12 else 30 if count <= 24 else 12
     left, above, values = 64, 26, cell >= 30
     wide, tall = left + cell * count + 8, above + cell * len(rows) + 34
-    names = first[1] if isinstance(first[1], Sequence) else range(first[1], first[1] + count)
+    sides, names = (
+        f if isinstance(f, Sequence) else range(f, f + n) for f, n in zip(first, (len(rows), count), strict=True)
+    )
     parts = [
         f'<text x="{left + cell * (j + 0.5) - 1:g}" y="{above - 8}" text-anchor="middle">{name}</text>'
         for j, name in enumerate(names)
@@ -165,7 +167,7 @@ def heat(
     ]
     for i, row in enumerate(rows):
         middle = above + cell * (i + 0.5) + 3
-        parts.append(f'<text x="{left - 8}" y="{middle:g}" text-anchor="end">{i + first[0]}</text>')
+        parts.append(f'<text x="{left - 8}" y="{middle:g}" text-anchor="end">{sides[i]}</text>')
         for j, value in enumerate(row):
             if value is None:
                 continue
@@ -173,7 +175,7 @@ def heat(
             where = f'x="{left + cell * j}" y="{above + cell * i}" width="{cell - 2}" height="{cell - 2}"'
             shown = f"{100 * value:.0f}" if unit == "%" else f"{value:g}"
             look = (0.06 + 0.94 * share) * (0.3 if faint(i, j) else 1.0)
-            title = f"<title>{escape(y)} {i + first[0]}, {names[j]}: {shown}</title>"
+            title = f"<title>{escape(y)} {sides[i]}, {names[j]}: {shown}</title>"
             parts.append(f'<rect class="heat" rx="{cell // 11}" {where} style="opacity:{look:.2f}">{title}</rect>')
             if values:
                 kind = "value on" if look > 0.55 else "value faint" if faint(i, j) else "value"
@@ -182,10 +184,11 @@ def heat(
     parts.append(f'<text x="{left}" y="{tall - 8}">{escape(x)}</text>')
     turn = f'transform="rotate(-90 14 {tall / 2})"'
     parts.append(f'<text x="14" y="{tall / 2}" text-anchor="middle" {turn}>{escape(y)}</text>')
-    return f'<div class="wide">{_svg("".join(parts), wide, tall, "matrix", f"width:{wide}px")}</div>'
+    return f'<div class="wide">{svg("".join(parts), wide, tall, "matrix", f"width:{wide}px")}</div>'
 
 
-def _svg(inner: str, wide: float, tall: float, kind: str, style: str = "") -> str:
+def svg(inner: str, wide: float, tall: float, kind: str, style: str = "") -> str:
+    """Return a drawing of a size, from what is in it."""
     look = f' style="{style}"' if style else ""
     box = f'viewBox="0 0 {wide:.0f} {tall:.0f}"'
     return f'<svg class="{kind}" {box} role="img" xmlns="http://www.w3.org/2000/svg"{look}>{inner}</svg>'

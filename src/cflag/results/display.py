@@ -17,6 +17,9 @@ from rich.table import Table
 from cflag.results.result import Result
 from cflag.results.table import as_text
 
+MOST_ROWS = 20
+"""Milestones that are printed: with clocks of their own, clients may have hundreds."""
+
 
 class PatientConsole(Console):
     """A console that survives a reader which closes the pipe, as `head` does.
@@ -38,8 +41,8 @@ class PatientConsole(Console):
 class Display(Protocol):
     """Follows a run, round by round."""
 
-    def start(self, name: str, tasks: int, rounds: int, done: int) -> None:
-        """The run begins, or goes on after `done` rounds."""
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
+        """The run begins, or goes on after `done` rounds; `own`: all rounds, where clients have clocks of their own."""
         ...
 
     def update(self, record: dict[str, Any]) -> None:
@@ -58,7 +61,7 @@ class Display(Protocol):
 class Quiet:
     """Shows nothing."""
 
-    def start(self, name: str, tasks: int, rounds: int, done: int) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
         """Show nothing."""
 
     def update(self, record: dict[str, Any]) -> None:
@@ -72,15 +75,15 @@ class Quiet:
 
 
 class Bar:
-    """A live progress bar on a terminal; elsewhere one line per task."""
+    """A live progress bar on a terminal; elsewhere one line per task, or per as many rounds."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.progress: Progress | None = None
 
-    def start(self, name: str, tasks: int, rounds: int, done: int) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
         """Start a bar for this run."""
-        self.name, self.tasks, self.rounds = name, tasks, rounds
+        self.name, self.tasks, self.rounds, self.own = name, tasks, rounds, own
         if not self.console.is_terminal:
             return
         self.progress = Progress(
@@ -94,11 +97,13 @@ class Bar:
             expand=True,
         )
         self.bar = self.progress.add_task(
-            self._where(done // rounds + 1, done % rounds), total=tasks * rounds, completed=done, accuracy=""
+            self._where(done // rounds + 1, done % rounds), total=own or tasks * rounds, completed=done, accuracy=""
         )
         self.progress.start()
 
     def _where(self, task: int, round_: int) -> str:
+        if self.own:
+            return f"{self.name}  round {(task - 1) * self.rounds + round_}/{self.own}"
         return f"{self.name}  task {min(task, self.tasks)}/{self.tasks}  round {round_}/{self.rounds}"
 
     def update(self, record: dict[str, Any]) -> None:
@@ -108,11 +113,16 @@ class Bar:
             if accuracy is not None:
                 self.progress.update(self.bar, accuracy=f"acc {100 * accuracy:5.1f} %{_spent(record)}")
             self.progress.update(self.bar, advance=1, description=self._where(record["task"], record["round"]))
-        elif record["round"] == self.rounds:
-            self.console.print(
-                f"{self.name}: task {record['task']}/{self.tasks} done, "
-                f"accuracy so far {100 * accuracy:.1f} %{_spent(record)}"
-            )
+        elif line := self._line(record):
+            so_far = "" if accuracy is None else f", accuracy so far {100 * accuracy:.1f} %{_spent(record)}"
+            self.console.print(f"{self.name}: {line} done{so_far}")
+
+    def _line(self, record: dict[str, Any]) -> str:
+        """Return what is finished, where a line is due: a task, or as many rounds, or the whole run."""
+        if not self.own:
+            return f"task {record['task']}/{self.tasks}" if record["round"] == self.rounds else ""
+        done = (record["task"] - 1) * self.rounds + record["round"]
+        return f"round {done}/{self.own}" if done in (self.own, record["task"] * self.rounds) else ""
 
     def note(self, text: str) -> None:
         """Write a line above the bar."""
@@ -177,13 +187,22 @@ class Overview(RoundsBar):
 def matrix_table(result: Result) -> Table:
     """Return the accuracy matrix as a table, in percent."""
     table = Table(title=f"{result.method}: accuracy (%) on each task", box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("after task")
-    for j in range(len(result.accuracy_matrix)):
+    unit, numbers = result.rows
+    table.add_column(f"after {unit}")
+    for j in range(len(result.initial_accuracy)):
         table.add_column(str(j + 1), justify="right")
-    for i, row in enumerate(result.accuracy_matrix):
-        cells = [f"{100 * v:.1f}" if j <= i else f"[dim]{100 * v:.1f}[/dim]" for j, v in enumerate(row)]
-        table.add_row(str(i + 1), *cells)
+    for i in shown_rows(len(numbers), result.together):
+        cells = ["–" if v is None else f"{100 * v:.1f}" for v in result.accuracy_matrix[i]]
+        dimmed = [cell if result.begun(i, j) else f"[dim]{cell}[/dim]" for j, cell in enumerate(cells)]
+        table.add_row(str(numbers[i]), *dimmed)
     return table
+
+
+def shown_rows(count: int, together: bool) -> list[int]:
+    """Return which rows of a matrix to print: all of tasks, and of many milestones some, from the first to the last."""
+    if together or count <= MOST_ROWS:
+        return list(range(count))
+    return [round(k * (count - 1) / (MOST_ROWS - 1)) for k in range(MOST_ROWS)]
 
 
 def show_results(console: Console, results: Sequence[Result]) -> None:
@@ -193,6 +212,8 @@ def show_results(console: Console, results: Sequence[Result]) -> None:
         if methods.count(result.method) == 1:
             console.print(matrix_table(result))
     console.print(as_text(results))
+    if any(not result.together for result in results):
+        console.print("Forget, learn: from each client's own moment of leaving a task", highlight=False)
     for result in results:
         if result.folder is not None:
             console.print(f"{result.method} (seed {result.seed}):", highlight=False)

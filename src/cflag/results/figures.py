@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan, nan
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from cflag import diagnostics
+from cflag.results.metrics import task_starts
 from cflag.results.result import Result
 
 if TYPE_CHECKING:
@@ -64,18 +66,20 @@ def new_panels(rows: int, columns: int, width: float = 5.0, height: float = 3.6)
 
 
 def draw_accuracy(results: Sequence[Result]) -> Figure:
-    """Mean accuracy over the tasks learned so far, after each task; a line per method, a band over its seeds."""
+    """Mean accuracy over the tasks begun so far, after each milestone; a line per method, a band over its seeds."""
     figure, axes = new_axes()
     for k, method in enumerate(dict.fromkeys(r.method for r in results)):
-        runs = [r.accuracy_matrix for r in results if r.method == method]
-        seen = [[100 * fmean(row[: i + 1]) for i, row in enumerate(matrix)] for matrix in runs]
-        tasks, colour = range(1, len(seen[0]) + 1), COLOURS[k % len(COLOURS)]
-        across = list(zip(*seen, strict=True))
-        axes.plot(tasks, [fmean(values) for values in across], marker="o", color=colour, label=method)
-        axes.fill_between(tasks, [min(v) for v in across], [max(v) for v in across], color=colour, alpha=0.15, lw=0)
-    axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)", title="Accuracy after each task")
+        runs = [r for r in results if r.method == method]
+        at, colour = runs[0].rows[1], COLOURS[k % len(COLOURS)]
+        across = [[100 * v for v in values] for values in zip(*(r.accuracy_so_far for r in runs), strict=True)]
+        axes.plot(at, [fmean(values) for values in across], marker="o", color=colour, label=method)
+        axes.fill_between(at, [min(v) for v in across], [max(v) for v in across], color=colour, alpha=0.15, lw=0)
+    if results[0].together:
+        axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)", title="Accuracy after each task")
+    else:
+        axes.set(xlabel="round", ylabel="accuracy on tasks begun (%)", title="Accuracy whenever someone leaves a task")
     if len(results[0].accuracy_matrix) <= READABLE:
-        axes.set_xticks(range(1, len(results[0].accuracy_matrix) + 1))
+        axes.set_xticks(results[0].rows[1])
     axes.set_ylim(top=101)
     axes.legend(frameon=False)
     return figure
@@ -83,23 +87,23 @@ def draw_accuracy(results: Sequence[Result]) -> Figure:
 
 def draw_matrix(result: Result) -> Figure:
     """The accuracy matrix as a heat map; tasks not yet learned are faint."""
-    rows = result.accuracy_matrix
-    size = len(rows)
-    shown = min(size, READABLE)
-    figure, axes = new_axes(1.6 + 0.62 * shown, 1.4 + 0.55 * shown)
+    rows, (unit, numbers) = result.accuracy_matrix, result.rows
+    tall, wide = len(rows), len(rows[0])
+    figure, axes = new_axes(1.6 + 0.62 * min(wide, READABLE), 1.4 + 0.55 * min(tall, READABLE))
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    learned = [[1.0 if j <= i else 0.35 for j in range(size)] for i in range(size)]
-    percent = [[100 * v for v in row] for row in rows]
+    learned = [[1.0 if result.begun(i, j) else 0.35 for j in range(wide)] for i in range(tall)]
+    percent = [[nan if v is None else 100 * v for v in row] for row in rows]
     image = axes.imshow(percent, alpha=learned, cmap="YlGnBu", vmin=0, vmax=100, aspect="auto")
-    for i, row in enumerate(percent if size <= READABLE else []):
+    for i, row in enumerate(percent if max(tall, wide) <= READABLE else []):
         for j, value in enumerate(row):
-            colour = "white" if value > 60 and j <= i else INK
-            axes.text(j, i, f"{value:.0f}", ha="center", va="center", color=colour)
-    ticks = range(0, size, 1 if size <= READABLE else size // 10)
-    axes.set_xticks(ticks, [str(k + 1) for k in ticks])
-    axes.set_yticks(ticks, [str(k + 1) for k in ticks])
-    axes.set(xlabel="tested on task", ylabel="after learning task", title=f"Accuracy (%), {result.method}")
+            colour = "white" if value > 60 and learned[i][j] == 1 else INK
+            axes.text(j, i, "" if isnan(value) else f"{value:.0f}", ha="center", va="center", color=colour)
+    across, down = (range(0, size, 1 if size <= READABLE else size // 10) for size in (wide, tall))
+    axes.set_xticks(across, [str(k + 1) for k in across])
+    axes.set_yticks(down, [str(numbers[k]) for k in down])
+    after = "after learning task" if unit == "task" else "after round"
+    axes.set(xlabel="tested on task", ylabel=after, title=f"Accuracy (%), {result.method}")
     figure.colorbar(image, ax=axes)
     return figure
 
@@ -127,13 +131,11 @@ def draw_measured(own: diagnostics.Figure, records: Sequence[dict[str, Any]], me
 
 
 def _draw_task_boundaries(axes: Axes, records: Sequence[dict[str, Any]]) -> None:
-    for t, record in enumerate(records, 1):
-        if record["round"] == 1 and t > 1:
-            axes.axvline(t - 0.5, color=GRID, linewidth=1)
-            if records[-1]["task"] > READABLE:
-                continue
-            axes.annotate(f"task {record['task']}", (t - 0.4, 0.98), xycoords=("data", "axes fraction"), va="top",
-                          fontsize=8, color="#6b7785")  # fmt: skip
+    for t, name in task_starts(records):
+        axes.axvline(t - 0.5, color=GRID, linewidth=1)
+        if records[-1]["task"] <= READABLE:
+            axes.annotate(name, (t - 0.4, 0.98), xycoords=("data", "axes fraction"), va="top", fontsize=8,
+                          color="#6b7785")  # fmt: skip
 
 
 def _draw_marks(axes: Axes, marks: diagnostics.Marks, records: Sequence[dict[str, Any]], first: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from cflag.config import Config
+from cflag.data.schedules.base import own_rounds, total_rounds
 from cflag.errors import UserError
 from cflag.results.display import Bar, Display, Overview, show_results
 from cflag.results.folder import RunFolder, runs_in
@@ -24,7 +25,7 @@ class Follower:
         self.metrics = _Tail(folder.metrics, at_end=False)
         self.events = _Tail(folder.events, at_end=True)
         self.seen = len(list(self.metrics.lines()))
-        display.start(config.method, config.tasks, config.rounds, self.seen)
+        display.start(config.method, config.tasks, config.rounds, self.seen, own_rounds(config))
 
     def look(self) -> bool:
         """Show what is new; return whether anything was."""
@@ -76,8 +77,7 @@ class _Progress:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
-        config = folder.config()
-        self.rounds = config.tasks * config.rounds
+        self.rounds = total_rounds(folder.config())
 
     def done(self) -> int:
         """Return how many rounds are finished."""

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cflag.account import Account, Counts
 from cflag.config import Config
+from cflag.data.schedules.base import Schedule
 from cflag.diagnostics import Figure, totals
 from cflag.errors import UserError
+from cflag.results.measures import Outcomes, masked, measure, plan_to_dict
 from cflag.results.metrics import ROUND, SPENT, chained, read_metrics
 from cflag.results.result import Result, versions
 from cflag.server import Server
+
+
+@dataclass(frozen=True)
+class Played:
+    """What was played: by which schedule, who has samples of which tasks, all tests from the one before the run on."""
+
+    schedule: Schedule
+    has: NDArray[np.bool_]
+    tests: Iterable[Counts]
 
 
 @dataclass
@@ -39,13 +53,22 @@ class History:
     """The clients that have the present global model, so that it is not counted as sent again."""
 
     def record(
-        self, server: Server, account: Account, counts: Counts | None, seconds: float, milestone: bool = False
+        self,
+        server: Server,
+        account: Account,
+        counts: Counts | None,
+        seconds: float,
+        milestone: bool = False,
+        own_tasks: Sequence[int] = (),
     ) -> dict[str, Any]:
-        """Take in a finished round; return its line for the metrics. After a milestone all tasks were tested."""
+        """Take in a finished round; return its line for the metrics. After a milestone all tasks were tested.
+
+        `own_tasks` has the task of every client, where they have clocks of their own.
+        """
         self.done += 1
         if milestone and counts is not None:
             self.new_tests.append(counts)
-        per_client = _columns(account)
+        per_client = _columns(account, own_tasks)
         spent = {
             "gradients_current": account.cost.current,
             "gradients_memory": account.cost.memory,
@@ -57,7 +80,8 @@ class History:
             self.costs[name] += value
         private = {} if account.epsilon is None else {"epsilon": account.epsilon}
         self.costs.update(private)
-        partial = not account.anonymous and (len(account.participants()) < len(server.sizes) or account.missing)
+        everyone = max(len(server.sizes), len(own_tasks))
+        partial = not account.anonymous and (len(account.participants()) < everyone or account.missing)
         seen = _seen(counts, self.by_task, server.moment.seen, milestone)
         return {
             "task": server.task + 1,
@@ -90,17 +114,22 @@ class History:
         """Take back what `to_dict` returned, after a trip through a file."""
         return cls(**{**raw, "clients": {int(k): v for k, v in raw["clients"].items()}})
 
-    def result(self, config: Config, folder: Path, figures: Sequence[Figure], tests: Iterable[Counts]) -> Result:
-        """Sum the run up; `figures` are what its method declares, `tests` all tests from the one before the run on."""
-        initial, *after_task = tests
+    def result(self, config: Config, folder: Path, figures: Sequence[Figure], played: Played) -> Result:
+        """Sum the run up; `figures` are what its method declares."""
+        initial, *after_task = tests = list(played.tests)
         each_client = [[_ratios(row, self.by_task) for row in counts] for counts in after_task]
         known = all(len(counts) == config.clients for counts in after_task)
+        plan, together = played.schedule.plan, played.schedule.together
+        tested, records = Outcomes.of(tests, plan, played.has, self.by_task), read_metrics(folder / "metrics.jsonl")
+        pooled = accuracies if together else _known
+        measures = measure(tested, [record["accuracy"] for record in records], single=known)
+        measures["all"] |= _prequential(records)
         return Result(
             method=config.method,
             seed=config.seed,
             matrices={
-                "task": [accuracies(counts, by_task=True) for counts in after_task],
-                "class": [accuracies(counts, by_task=False) for counts in after_task],
+                "task": [pooled(counts, True) for counts in after_task],
+                "class": [pooled(counts, False) for counts in after_task],
             },
             initial_accuracy=accuracies(initial, self.by_task),
             # Under secure aggregation all clients' counts come in one row: there is nothing to say of each.
@@ -109,10 +138,19 @@ class History:
             config=config.to_dict(),
             versions=versions(),
             by_task=self.by_task,
-            diagnostics=totals(figures, read_metrics(folder / "metrics.jsonl")),
+            diagnostics=totals(figures, records),
             figures=tuple(figures),
             folder=folder,
+            milestones=(tested.rounds + 1).tolist(),
+            measures=measures,
+            plan=None if together else plan_to_dict(masked(plan, played.has)),
         )
+
+
+def _prequential(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean of the prequential accuracy over rounds; nothing where no samples passed by."""
+    curve = [record["prequential"] for record in records if "prequential" in record]
+    return {"prequential": fmean(curve)} if curve else {}
 
 
 def _seen(counts: Counts | None, by_task: bool, tasks: Sequence[int], all_tested: bool) -> dict[int, float]:
@@ -126,6 +164,11 @@ def _seen(counts: Counts | None, by_task: bool, tasks: Sequence[int], all_tested
 def accuracies(counts: Counts, by_task: bool) -> list[float]:
     """Return the accuracy on each task over all clients' held-out samples, with their task known or not."""
     return [ratio or 0.0 for ratio in _ratios(counts.sum(0), by_task)]
+
+
+def _known(counts: Counts, by_task: bool) -> list[float | None]:
+    """Return the same, None where nobody who is left has samples."""
+    return _ratios(counts.sum(0), by_task)
 
 
 def _ratios(counts: Tensor, by_task: bool) -> list[float | None]:
@@ -143,11 +186,14 @@ def _taken_logs(server: Server) -> dict[str, float]:
     return logs
 
 
-def _columns(account: Account) -> dict[str, list[Any]]:
-    """Turn the clients' logs into one list per name, in the order of clients."""
+def _columns(account: Account, own_tasks: Sequence[int]) -> dict[str, list[Any]]:
+    """Turn the clients' logs into one list per name, in the order of clients; with the task that each is in."""
     rows = [account.logs[number] for number in account.participants()]
     names = sorted({name for row in rows for name in row})
-    return {name: [row.get(name) for row in rows] for name in names}
+    logged = {name: [row.get(name) for row in rows] for name in names}
+    if not own_tasks or account.anonymous:
+        return logged
+    return {"task": [own_tasks[number] + 1 for number in account.participants()], **logged}
 
 
 def _weighted(values: list[Any] | None, account: Account, server: Server) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,18 @@ ROUND = (
     *SPENT,
 )
 """The names that are the core's in a line; what a method's server logs has others."""
-CLIENT = ("loss", "memory_loss")
+CLIENT = ("task", "loss", "memory_loss")
 """The same in `clients`."""
+
+
+def task_starts(records: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
+    """Return the rounds, over the whole run, in which everybody begins a task, but for the first; and the task's name.
+
+    Where clients have clocks of their own, nobody does.
+    """
+    if any("task" in record["clients"] for record in records):
+        return []
+    return [(t, f"task {r['task']}") for t, r in enumerate(records, 1) if r["round"] == 1 and t > 1]
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,17 +20,19 @@ from cflag.files import WHAT_TO_DO, read_json
 from cflag.results.digests import check_digests
 from cflag.results.metrics import read_metrics
 
-SCHEMA = 3
-READABLE = (2, SCHEMA)
+SCHEMA = 4
+READABLE = (2, 3, SCHEMA)
 """The versions of result.json that can be read."""
 
 Matrix = list[list[float]]
 """a[i][j]: accuracy on task j after learning task i, from 0 to 1."""
+Rows = Sequence[Sequence[float | None]]
+"""The same with a row for each milestone; None where nobody who is left has held-out samples of the task."""
 
 
-def average_accuracy(a: Matrix) -> float:
+def average_accuracy(a: Rows) -> float:
     """Acc: the mean accuracy over all tasks after the last."""
-    return fmean(a[-1])
+    return fmean(value for value in a[-1] if value is not None)
 
 
 def forgetting(a: Matrix) -> float:
@@ -62,8 +67,9 @@ class Result:
 
     method: str
     seed: int
-    matrices: dict[str, Matrix]
-    """The accuracy matrix with the task of a sample known ("task") and not known ("class"), from the same run."""
+    matrices: dict[str, Any]
+    """The accuracy matrix with the task of a sample known ("task") and not known ("class"), from the same run: a row
+    for each milestone, which is after each task where everybody is in the same."""
     initial_accuracy: list[float]
     client_matrices: list[list[list[float | None]]]
     costs: dict[str, float]
@@ -76,14 +82,48 @@ class Result:
     figures: tuple[Figure, ...] = ()
     """What the method measures along the way."""
     folder: Path | None = field(default=None, compare=False)
+    milestones: list[int] = field(default_factory=list)
+    """The rounds, from 1 and over the whole run, after which all tasks were tested: someone had left one."""
+    measures: dict[str, Any] = field(default_factory=dict)
+    """What `results/measures.py` finds, `all` and `clients`; empty for results of earlier versions."""
+    plan: dict[str, Any] | None = None
+    """Where clients have clocks of their own: everyone's `first` and `last` round of every task, from 1, and from
+    which on it is `gone`."""
 
     @property
-    def accuracy_matrix(self) -> Matrix:
-        """The matrix of the run's own scenario."""
+    def together(self) -> bool:
+        """Whether everybody was always in the same task."""
+        return self.plan is None
+
+    @property
+    def rows(self) -> tuple[str, list[int]]:
+        """After what each row of the accuracy matrix is: "task" or "round", and its numbers from 1."""
+        return ("task", list(range(1, len(self.accuracy_matrix) + 1))) if self.together else ("round", self.milestones)
+
+    def begun(self, row: int, task: int) -> bool:
+        """Whether anyone had begun a task by a milestone."""
+        return task <= row if self.together else self._begun_in[task] <= self.milestones[row]
+
+    @cached_property
+    def _begun_in(self) -> list[float]:
+        """The round in which the first client begins each task."""
+        firsts = zip(*(self.plan or {})["first"], strict=True)
+        return [min((r for r in rounds if r is not None), default=inf) for rounds in firsts]
+
+    @property
+    def accuracy_so_far(self) -> list[float]:
+        """The mean accuracy on the tasks that anyone had begun, after each milestone."""
+        shown = [[v for j, v in enumerate(row) if v is not None and self.begun(i, j)]
+                 for i, row in enumerate(self.accuracy_matrix)]  # fmt: skip
+        return [fmean(values) if values else 0.0 for values in shown]
+
+    @property
+    def accuracy_matrix(self) -> Any:
+        """The matrix of the run's own scenario; None in it where nobody who is left could test a task."""
         return self.matrices["task" if self.by_task else "class"]
 
     @property
-    def other_matrix(self) -> Matrix:
+    def other_matrix(self) -> Any:
         """The same run read the other way: class-incremental where it is task-incremental, and the reverse."""
         return self.matrices["class" if self.by_task else "task"]
 
@@ -94,8 +134,33 @@ class Result:
 
     @property
     def forgetting(self) -> float:
-        """Forget: the paper's mean of a_ii − a_Si."""
-        return forgetting(self.accuracy_matrix)
+        """Forget: the paper's mean of a_ii − a_Si; with clocks of their own, from each client's moment of learning."""
+        return self.summary()["forgetting"]
+
+    @property
+    def learning_accuracy(self) -> float:
+        """The mean accuracy on each task right after learning it."""
+        return self.summary()["learning_accuracy"]
+
+    def measured(self, name: str) -> float | None:
+        """Return a measure over all clients; None where there is none."""
+        value: float | None = self.measures.get("all", {}).get(name)
+        return value
+
+    def summary(self) -> dict[str, float]:
+        """Return a run's few numbers; where clients have clocks of their own, 0 for what nobody has a value of."""
+        a = self.accuracy_matrix
+        if not self.together:
+            names = ("forgetting", "forgetting_max", "backward_transfer", "forward_transfer", "learning_accuracy")
+            return {"average_accuracy": average_accuracy(a)} | {name: self.measured(name) or 0.0 for name in names}
+        return {
+            "average_accuracy": average_accuracy(a),
+            "forgetting": forgetting(a),
+            "forgetting_max": forgetting_max(a),
+            "backward_transfer": backward_transfer(a),
+            "forward_transfer": forward_transfer(a, self.initial_accuracy),
+            "learning_accuracy": learning_accuracy(a),
+        }
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -104,19 +169,12 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what result.json holds."""
-        a = self.accuracy_matrix
         raw = asdict(self)
         raw.pop("folder")
-        summary = {
-            "average_accuracy": average_accuracy(a),
-            "forgetting": forgetting(a),
-            "forgetting_max": forgetting_max(a),
-            "backward_transfer": backward_transfer(a),
-            "forward_transfer": forward_transfer(a, self.initial_accuracy),
-            "learning_accuracy": learning_accuracy(a),
-        }
+        if self.together:
+            raw.pop("plan")
         first = {"schema": SCHEMA, "method": raw.pop("method"), "seed": raw.pop("seed")}
-        return {**first, **summary, "accuracy_matrix": a, **raw}
+        return {**first, **self.summary(), "accuracy_matrix": self.accuracy_matrix, **raw}
 
     @classmethod
     def load(cls, folder: Path) -> Result:
@@ -139,7 +197,15 @@ class Result:
             diagnostics=raw.get("diagnostics", {}),
             figures=_figures(raw),
             folder=folder,
+            milestones=raw["milestones"] if "milestones" in raw else _ends(raw),
+            measures=raw.get("measures", {}),
+            plan=raw.get("plan"),
         )
+
+
+def _ends(raw: dict[str, Any]) -> list[int]:
+    """Return the last round of each task: results of earlier versions do not say, as everybody was together."""
+    return [(task + 1) * raw["config"]["rounds"] for task in range(len(raw["accuracy_matrix"]))]
 
 
 def _figures(raw: dict[str, Any]) -> tuple[Figure, ...]:

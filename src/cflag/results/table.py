@@ -11,10 +11,14 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
 
 from cflag.files import write_atomically
-from cflag.results.result import Result, average_accuracy, learning_accuracy
+from cflag.results.result import Result, average_accuracy
+
+TERMINAL = 80
+"""The columns that a table in a terminal may take."""
 
 
 @dataclass(frozen=True)
@@ -23,23 +27,31 @@ class Column:
 
     name: str
     unit: str
-    of: Callable[[Result], float]
+    of: Callable[[Result], float | None]
     digits: int
     spread: bool = False
 
     def cell(self, results: Sequence[Result]) -> str:
         """Return the mean over seeds, with the standard deviation where this column shows it."""
-        values = [self.of(result) for result in results]
+        values = [value for result in results if (value := self.of(result)) is not None]
+        if not values:
+            return "–"
         mean = f"{fmean(values):,.{self.digits}f}"
         return f"{mean} ± {stdev(values):.{self.digits}f}" if self.spread and len(values) > 1 else mean
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
 
 
 COLUMNS = (
     Column("Acc", "%", lambda r: 100 * r.average_accuracy, 1, spread=True),
     Column("Forget", "%", lambda r: 100 * r.forgetting, 1, spread=True),
+    Column("worst", "%", lambda r: _percent(r.measured("worst_tenth")), 1),
+    Column("any", "%", lambda r: _percent(r.measured("anytime_accuracy")), 1),
     # The same run's accuracy with the task not known where the scenario tells it, and known where it does not.
     Column("other", "%", lambda r: 100 * average_accuracy(r.other_matrix), 1),
-    Column("learn", "%", lambda r: 100 * learning_accuracy(r.accuracy_matrix), 1),
+    Column("learn", "%", lambda r: 100 * r.learning_accuracy, 1),
     Column("rounds", "", lambda r: r.config["rounds"], 0),
     Column("grad.", "k", lambda r: r.costs["gradients_current"] / 1e3, 0),
     Column("mem.", "k", lambda r: r.costs["gradients_memory"] / 1e3, 0),
@@ -72,14 +84,26 @@ def heads(results: Sequence[Result]) -> list[str]:
     return ["method", *(f"{c.name} {c.unit}".strip() for c in columns(results))]
 
 
-def as_text(results: Sequence[Result]) -> Table:
-    """Return the table for a terminal of 80 columns."""
+def as_text(results: Sequence[Result]) -> Group:
+    """Return the table for a terminal of 80 columns: in two, accuracies and costs, where it is too wide."""
+    shown, cells = columns(results), rows(results)
+    widths = [max(8, *(len(row[0]) for row in cells))]
+    widths += [max(len(c.name), *(len(row[k]) for row in cells)) for k, c in enumerate(shown, 1)]
+    every = range(1, len(widths))
+    if sum(widths) + len(widths) + 1 <= TERMINAL:
+        return Group(_text(shown, cells, every))
+    half = 1 + next(k for k, column in enumerate(shown) if column.name == "rounds")
+    return Group(_text(shown, cells, range(1, half)), _text(shown, cells, range(half, len(widths))))
+
+
+def _text(shown: Sequence[Column], cells: Sequence[Sequence[str]], which: Sequence[int]) -> Table:
+    """Return some columns of the table."""
     table = Table(box=box.SIMPLE_HEAD, padding=0)  # one space between columns: two would take more than 80 characters
     table.add_column("method", no_wrap=True, min_width=8)
-    for column in columns(results):
-        table.add_column(f"{column.name}\n{column.unit}", justify="right", no_wrap=True)
-    for row in rows(results):
-        table.add_row(*row)
+    for k in which:
+        table.add_column(f"{shown[k - 1].name}\n{shown[k - 1].unit}", justify="right", no_wrap=True)
+    for row in cells:
+        table.add_row(row[0], *(row[k] for k in which))
     return table
 
 
@@ -95,7 +119,8 @@ def as_csv(results: Sequence[Result]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["method", "seed", *heads(results)[1:]])
     for result in results:
-        writer.writerow([result.method, result.seed, *(round(c.of(result), 6) for c in columns(results))])
+        values = [c.of(result) for c in columns(results)]
+        writer.writerow([result.method, result.seed, *("" if v is None else round(v, 6) for v in values)])
     return text.getvalue()
 
 

@@ -179,6 +179,16 @@ def steady(order: Sequence[Sequence[int]] | NDArray[np.int64], rounds: int) -> P
     return Plan.of(first, np.where(first >= 0, first + rounds - 1, NEVER))
 
 
+def total_rounds(options: BenchmarkOptions) -> int:
+    """Return how many rounds a run with these options has in all."""
+    return make_schedule(options).plan.total
+
+
+def own_rounds(options: BenchmarkOptions) -> int:
+    """Return the same where clients have clocks of their own, and 0 where they are together."""
+    return 0 if make_schedule(options).together else total_rounds(options)
+
+
 def make_schedule(options: BenchmarkOptions) -> Schedule:
     """Build the schedule that options ask for."""
     frame = Frame(options.clients, options.tasks, options.rounds, options.seed, options.zeta)
