@@ -19,7 +19,7 @@ class ScheduleOptions:
     """With `detected`: what watches a client's loss (river)."""
     detector_threshold: float = 0.0
     """ADWIN's δ, KSWIN's α or Page-Hinkley's λ; 0 is river's own: 0.002, 0.005, 50."""
-    detector_window: int = 500
+    detector_window: int = 2000
     """How many losses of earlier rounds a client keeps for its detector."""
 
 

@@ -3,7 +3,8 @@
 The detector sees the global model's loss on each sample before the sample is learned. A detector is no tensor and
 cannot be saved, but after each change it finds it starts anew; so a client keeps the losses since then, at most
 `detector_window` of them, and every round feeds them to a fresh detector first. What it says then depends on numbers
-that are in the client's state alone, and a restart changes nothing. Up to that many losses it says what river would.
+that are in the client's state alone, and a restart changes nothing. Up to that many losses it says what river would;
+but KSWIN, which looks at its last 100 alone and takes a millisecond for each, gets those, and draws from them anew.
 A loss that falls is a change, too, and what learning is for: only one that rises counts as drift.
 """
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from cflag.data.options import ScheduleOptions
 from cflag.errors import UserError
 
+KSWIN_LOOKS_AT = 100
 RECENT = 30
 """How many losses are compared with those before to tell whether they rose: as many as KSWIN looks at."""
 
@@ -47,7 +49,8 @@ class Watch:
                 if noticed is None and _rose(window):
                     noticed = place
                 detector, window = self._detector(), []
-        return torch.tensor(window[-self.options.detector_window :], dtype=losses.dtype), noticed
+        most = KSWIN_LOOKS_AT if self.options.detector == "kswin" else self.options.detector_window
+        return torch.tensor(window[-most:], dtype=losses.dtype), noticed
 
     def _detector(self) -> Any:
         try:
@@ -58,7 +61,7 @@ class Watch:
             ) from None
         kinds: dict[str, tuple[Any, str, dict[str, Any]]] = {
             "adwin": (drift.ADWIN, "delta", {}),
-            "kswin": (drift.KSWIN, "alpha", {"seed": 0}),
+            "kswin": (drift.KSWIN, "alpha", {"seed": 0, "window_size": KSWIN_LOOKS_AT}),
             "page-hinkley": (drift.PageHinkley, "threshold", {"mode": "up"}),
         }
         kind, key, more = kinds[self.options.detector]
