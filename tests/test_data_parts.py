@@ -21,9 +21,10 @@ from cflag.data.load import load_source
 from cflag.data.options import BenchmarkOptions
 from cflag.errors import DataError, UserError
 
+SOURCES = ["cifar10", "cifar100", "digits", "fashion-mnist", "folder", "har", "led", "mnist", "sea", "stagger"]
 KNOWN = {
-    "source": ["cifar10", "cifar100", "digits", "fashion-mnist", "folder", "har", "mnist", "tiny-imagenet"],
-    "scenario": ["class", "permuted", "rotated", "task"],
+    "source": [*SOURCES, "tiny-imagenet"],
+    "scenario": ["class", "domain", "permuted", "rotated", "task"],
     "partition": ["dirichlet", "iid", "own", "subject"],
 }
 

@@ -64,7 +64,10 @@ def put(path: Path, place: int, value: int) -> None:
 # --- the registry ----------------------------------------------------------------------------------------
 
 
-NAMES = ["cifar10", "cifar100", "digits", "fashion-mnist", "folder", "har", "mnist", "tiny-imagenet"]
+NAMES = [
+    "cifar10", "cifar100", "digits", "fashion-mnist", "folder", "har", "led", "mnist", "sea", "stagger",
+    "tiny-imagenet",
+]  # fmt: skip
 
 
 def test_listing_imports_no_heavy_library() -> None:

@@ -24,6 +24,10 @@ class Account:
         """Where a private run protects samples: how often each client's most used one was used, in all."""
         self.epsilon: float | None = None
         """In a private run: ε so far."""
+        self.prequential = (0, 0)
+        """Where samples pass by: right answers on them before they were learned, and how many were tested."""
+        self.noticed: list[int] = []
+        """The clients that noticed a drift in their samples."""
         self.anonymous = False
         """Whether nothing is known of single clients: secure aggregation, and private runs."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from cflag import registry
@@ -74,14 +75,43 @@ def check_schedule(config: Config) -> None:
         )
     if config.average_tail and not schedule.together:
         raise UserError(f"average_tail is for clients that change together; schedule '{kind}' has others: set it to 0")
-    method = registry.get("method", config.method)
-    if schedule.streams and method.whole_tasks:
+    if schedule.streams:
+        _check_stream(config, f"schedule '{kind}'" if schedule.told else f"boundaries = '{config.schedule.boundaries}'")
+
+
+def _check_stream(config: Config, why: str) -> None:
+    """Refuse what cannot be where samples pass by, or nobody tells what they belong to."""
+    method, options = registry.get("method", config.method), config.schedule
+    if method.whole_tasks:
         raise UserError(
-            f"method '{config.method}' chooses from all samples of a task, and with schedule '{kind}' they pass by; "
-            "choose another"
+            f"method '{config.method}' chooses from all samples of a task, and with {why} they pass by; choose another"
         )
-    if schedule.streams and method.uses_memory and config.memory.kind == "ring":
+    if method.uses_memory and config.memory.kind == "ring":
         raise UserError(
-            f"memory.kind = 'ring' chooses at the end of a task, and with schedule '{kind}' samples pass by; "
+            f"memory.kind = 'ring' chooses at the end of a task, and with {why} samples pass by; "
             "set memory.kind = 'reservoir'"
         )
+    if options.boundaries == "none" and method.at_boundaries:
+        raise UserError(
+            f"method '{config.method}' acts at boundaries, and there is none: it would be 'finetune'; "
+            "set schedule.boundaries = 'detected' or choose another"
+        )
+    if options.boundaries == "detected":
+        _check_detector(config)
+
+
+def _check_detector(config: Config) -> None:
+    """Refuse detectors that cannot work, and runs in which nobody may know who noticed something."""
+    options = config.schedule
+    if config.secure or config.privacy.on:
+        raise UserError(
+            "schedule.boundaries = 'detected' tells the server which client noticed a drift, which "
+            f"{'secure = true' if config.secure else '[privacy]'} forbids; use 'told' or 'none'"
+        )
+    if options.detector_threshold < 0 or (options.detector != "page-hinkley" and options.detector_threshold >= 1):
+        allowed = "0 or more" if options.detector == "page-hinkley" else "at least 0 and below 1"
+        raise UserError(f"schedule.detector_threshold = {options.detector_threshold} must be {allowed}")
+    if options.detector_window < 100:
+        raise UserError(f"schedule.detector_window = {options.detector_window} must be at least 100")
+    if config.engine != "flower" and find_spec("river") is None:  # a fleet's server needs none
+        raise UserError("schedule.boundaries = 'detected' needs river: pip install 'cflag[streams]'")

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from cflag.conversation import Cost, RoundContext, loggable
 from cflag.data.samples import Samples
+from cflag.learning.drift import Watch
 from cflag.learning.gradient_table import GradientTable, Workspace
 from cflag.memory.base import Memory
 from cflag.rng import stream, torch_seed
@@ -35,6 +36,8 @@ class Own:
     """The tasks that it has left and had samples of."""
     open: Tensor | None = None
     """Which outputs are open for it, where that is its own matter."""
+    told: bool = True
+    """Whether it is told when a task begins and ends; if not, `past` is every task that was there in earlier rounds."""
 
 
 class Client:
@@ -58,6 +61,10 @@ class Client:
         self.context = RoundContext(0, -1, 0, 0)
         self.own: Own | None = None
         """Where this client is, where clients are not all in the same task."""
+        self.watch: Watch | None = None
+        """What notices drift, where nobody tells."""
+        self.watched: Tensor | None = None
+        """The losses of earlier rounds that `watch` still needs."""
         self.cost = Cost()
         self.logs: dict[str, float | str] = {}
         self._losses: list[tuple[str, float, int]] = []
@@ -97,8 +104,15 @@ class Client:
 
     @property
     def past(self) -> tuple[int, ...]:
-        """The tasks that this client has left."""
-        return tuple(range(self.context.task)) if self.own is None else self.own.past
+        """The tasks that this client has left; where nobody tells, those of earlier rounds once its memory has some."""
+        if self.own is None:
+            return tuple(range(self.context.task))
+        return self.own.past if self.told or len(self.memory) else ()
+
+    @property
+    def told(self) -> bool:
+        """Whether this client is told when a task begins and ends."""
+        return self.own is None or self.own.told
 
     @property
     def recalls(self) -> bool:
@@ -107,9 +121,12 @@ class Client:
 
     @property
     def old(self) -> tuple[int, ...]:
-        """The tasks, beside the current one, that a model from the past knows: left by anyone, or by this client."""
+        """The tasks, beside the current one, that a model from the past knows: left by anyone, or by this client.
+
+        Where nobody tells, nobody knows which one is the current.
+        """
         known = self.context.moment.left if self.own is None or self.own.open is None else self.own.past
-        return tuple(task for task in known if task != self.task)
+        return tuple(task for task in known if task != self.task or not self.told)
 
     @property
     def share(self) -> float:
@@ -172,10 +189,27 @@ class Client:
     def own_loss(self, outputs: Tensor, samples: Samples) -> Tensor:
         """Return the cross entropy of samples of the current task over that task's own outputs.
 
-        A user's own loss has no heads to choose from: methods that use this are for classification.
+        Where nobody tells the task, they are those of the classes among the current samples. A user's own loss has no
+        heads to choose from: methods that use this are for classification.
         """
-        own = self.heads.own[self.task].to(outputs.device)
+        own = self.heads.own[self.task] if self.told else self._present()
+        own = own.to(outputs.device)
         return F.cross_entropy(outputs.masked_fill(~own, -torch.inf), samples.y)
+
+    def _present(self) -> Tensor:
+        """Return which outputs are those of the classes among the current samples."""
+        present = torch.zeros(self.heads.own.shape[1], dtype=torch.bool)
+        present[self.data.y] = True
+        return present
+
+    def preview(self, predict: Callable[[Learner, Samples], Tensor]) -> None:
+        """Test the global model on the current samples before they are learned; log the outcome, and a drift in it."""
+        scores = predict(self._learner, self.data)
+        right = self._learner.right(scores, self.data)[:, 0 if self.heads.by_task else 1]
+        self.log(right=int(right.sum()), tested=len(right))
+        if self.watch is not None:
+            self.watched, place = self.watch.look(self.watched, self._learner.losses(scores, self.data))
+            self.log(noticed=place is not None)
 
     def probabilities(self, samples: Samples) -> Tensor:
         """Return the model's predicted probability of each class, at `params`, closed heads at zero."""
@@ -235,7 +269,7 @@ class Client:
 
     def kept(self) -> list[object]:
         """Return all that must survive a restart, so that a change can be told by identity."""
-        return [self.memory.samples, *self.state.keys(), *self.state.values()]
+        return [self.memory.samples, self.watched, *self.state.keys(), *self.state.values()]
 
     def drop_scratch(self) -> None:
         """Drop what was kept for later questions: it will be made again."""

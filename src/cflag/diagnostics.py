@@ -112,7 +112,14 @@ class Figure:
         return cls(**{**raw, "series": tuple(Series(**series) for series in raw["series"]), "marks": marks})
 
 
-RESERVED = ("accuracy", "accuracy_after_each_task", "accuracy_matrix", "cost", "loss", "method", "result", "total")
+STREAM_FIGURE = Figure(
+    "stream", "Prequential accuracy", (Series("prequential", "accuracy on samples before they are learned"),)
+)
+"""Of every run in which samples pass by, whatever its method."""
+
+RESERVED = (
+    "accuracy", "accuracy_after_each_task", "accuracy_matrix", "cost", "loss", "method", "result", "stream", "total",
+)  # fmt: skip
 """What the core calls its own figures, and its headings in loggers."""
 
 

@@ -17,6 +17,7 @@ from cflag.checkpoint import restore_checkpoint, save_checkpoint
 from cflag.config import Config
 from cflag.data.source import Source
 from cflag.data.spec import Spec
+from cflag.diagnostics import STREAM_FIGURE
 from cflag.engines.engine import Engine
 from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
@@ -86,8 +87,9 @@ class Experiment:
             display.update(record)
 
         self.learner.load(session.server.params, session.server.buffers)
+        figures = (*self.method.figures, *([STREAM_FIGURE] if engine.schedule.streams else []))
         played = Played(engine.schedule, engine.has(), folder.tests(history.tests))
-        result = history.result(self.config, folder.path, self.method.figures, played)
+        result = history.result(self.config, folder.path, figures, played)
         model = self.learner.model
         folder.finish(result, merged(model) if self.config.lora.merge else dict(model.state_dict()))
         forget_key(folder.path)

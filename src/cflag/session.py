@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflag.account import Counts
-from cflag.conversation import Conversation, Moment
+from cflag.conversation import Ask, Conversation, Moment
 from cflag.data.schedules.base import Plan
 from cflag.engines.engine import Engine
 from cflag.methods.base import Method
@@ -37,14 +37,18 @@ class Session:
     def play(self, done: int) -> None:
         """Play the round after `done` finished ones, with what comes before and after a task for those who change."""
         self.enter(*divmod(done, self.server.rounds))
-        if begins := self._changing(self.plan.first):
+        noticed = self.preview() if self.server.streams else []
+        if begins := self._beginning():
             self.begin_task(begins)
         self.round()
         if self.server.round >= self.server.rounds - self.tail:
             self.server.add_to_tail()
-        if leaves := self._changing(self.plan.last):
+        told = self.engine.schedule.told
+        if leaves := self._changing(self.plan.last) if told else noticed:
             self.server.take_tail()
             self.end_task(leaves)
+            if not told:
+                self.begin_task(leaves)  # what comes next has begun already, as far as they can tell
 
     def enter(self, task: int, round_: int = 0) -> None:
         """Go to a round of a task, by the server's clock."""
@@ -56,14 +60,18 @@ class Session:
         self._look_around()
 
     def _look_around(self) -> None:
-        """Find out which tasks were begun and left, and by whom; nothing to tell where all are in the same task."""
+        """Find out which tasks were begun and left, and by whom; nothing to tell where all are in the same task.
+
+        Without boundaries nothing is ever left: what was there in an earlier round is the past, which memories hold.
+        """
         server = self.server
         server.own_moment, server.pasts = None, frozenset()
         if self.due is None and self.engine.schedule.together:
             return
         plan, done, has = self.plan, server.done, self.engine.has()
         begun = (plan.first >= 0) & (plan.first <= done) & has
-        left = (plan.last >= 0) & (plan.last < done) & has
+        ends = plan.last if self.engine.schedule.told else plan.first
+        left = (ends >= 0) & (ends < done) & has
         server.pasts = frozenset(int(client) for client in np.flatnonzero(left.any(1)))
         server.own_moment = Moment(_tasks(begun), _tasks(left))
 
@@ -87,6 +95,33 @@ class Session:
     def end_task(self, whom: Sequence[int] = ()) -> None:
         """Let the method finish a task, with those who leave one, or with everyone: memories are filled here."""
         self._around(self.method.end_task(self.server), whom)
+
+    def preview(self) -> list[int]:
+        """Let all who take part test the model on what they are about to learn; return who noticed a drift there.
+
+        Both are told client by client, in logs, since a mean would not say who. So there is none of it where nobody may
+        know of single clients. It is measurement and not counted. What a method has at hand for its answers will do:
+        to prepare more it would have to look at samples that are still to be tested.
+        """
+        server, engine, cohort = self.server, self.engine, self.cohort()
+        if engine.warden is not None or not engine.hears_logs or cohort == []:
+            return []
+        with engine.uncounted():
+            engine.ask(Ask(self.method.preview, **self.method.eval_payload(server)), server, cohort)
+            logs = engine.account.logs
+        tested = {number: min(_count(log, "tested"), server.sizes[number]) for number, log in logs.items()}
+        right = sum(min(_count(logs[number], "right"), most) for number, most in tested.items())
+        engine.account.prequential = (right, sum(tested.values()))
+        detected = engine.schedule.settings.boundaries == "detected"
+        engine.account.noticed = sorted(n for n, log in logs.items() if detected and _count(log, "noticed"))
+        return engine.account.noticed
+
+    def _beginning(self) -> list[int]:
+        """Return the clients that begin a task; without boundaries, those for whom everything begins."""
+        if self.engine.schedule.told:
+            return self._changing(self.plan.first)
+        first = np.where((self.plan.first >= 0) & self.engine.has(), self.plan.first, self.plan.total)
+        return self._changing(first.min(1, keepdims=True))
 
     def _changing(self, rounds: NDArray[np.int64]) -> list[int]:
         """Return the clients, of those who are there, whose first or last round of a task this is."""
@@ -159,3 +194,9 @@ class Session:
 def _tasks(by_client: NDArray[np.bool_]) -> tuple[int, ...]:
     """Return the tasks that any client has."""
     return tuple(int(task) for task in np.flatnonzero(by_client.any(0)))
+
+
+def _count(log: Mapping[str, float | str], name: str) -> int:
+    """Return a number that a client logged; nothing where it is none."""
+    value = log.get(name, 0)
+    return max(0, int(value)) if isinstance(value, int | float) else 0

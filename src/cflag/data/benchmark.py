@@ -56,6 +56,11 @@ class Benchmark:
             name = options.scenario
             raise UserError(f"scenario '{name}' makes {made} tasks, not {options.tasks}; set tasks = {made}")
         self.schedule = make_schedule(options)
+        if sequence.by_task and not self.schedule.told:
+            raise UserError(
+                f"scenario '{options.scenario}' tells the task of every sample, which schedule.boundaries = "
+                f"'{options.schedule.boundaries}' does not: use 'class', 'domain' or another"
+            )
         pools = tuple(task.classes for task in self.tasks)
         self.spec = Spec(
             shape=source.shape,
@@ -159,9 +164,8 @@ class Benchmark:
         """Say so where a task has no test samples."""
         if has_own_data(self._partition):  # what one client lacks another may have
             return
-        present = set(self.source.test.y.unique().tolist())
-        for index, task in enumerate(self.tasks):
-            if not present & set(task.classes):
+        for index in range(len(self.tasks)):
+            if not len(self._members(self.source.test, index)):
                 name = self.source.name
                 raise UserError(f"task {index + 1} has no test samples: {name}'s test half lacks its classes")
 
@@ -173,12 +177,19 @@ class Benchmark:
         if self.options.partition != BenchmarkOptions.partition:
             raise UserError(f"schedule '{kind}' deals samples itself: leave partition = '{BenchmarkOptions.partition}'")
 
+    def _members(self, split: Split, task: int) -> Indices:
+        """Return which samples are a task's: those that say so, or those of its classes."""
+        if self.tasks[task].marked:
+            assert split.task is not None
+            return np.flatnonzero(split.task.numpy() == task)
+        return np.flatnonzero(np.isin(split.y.numpy(), self.tasks[task].classes))
+
     def _deal(self, task: int) -> Dealt:
         """Deal a task's train and test samples to all clients."""
         classes = sorted(self.tasks[task].classes)
 
         def half(name: Literal["train", "test"], split: Split) -> Half:
-            return Half(name, split, np.flatnonzero(np.isin(split.y.numpy(), classes)))
+            return Half(name, split, self._members(split, task))
 
         train, test = half("train", self.source.train), half("test", self.source.test)
         among = self._among(task)
@@ -230,17 +241,16 @@ def _refuse_poor(dealt: Sequence[Indices], minimum: int, task: int) -> None:
 
 
 def _reduced(source: Source, options: BenchmarkOptions) -> Source:
-    """Keep a seeded subset of each class, where the options ask for one."""
+    """Keep a seeded subset of each class, and of each task where samples say theirs, if the options ask for one."""
 
     def keep(split: Split, count: int, name: str) -> Split:
         if not count:
             return split
         rng = stream(options.seed, f"subset {name}")
         labels = split.y.numpy()
-        parts = [rng.permutation(np.flatnonzero(labels == c))[:count] for c in np.unique(labels)]
-        chosen = torch.from_numpy(np.sort(np.concatenate(parts)))
-        subject = None if split.subject is None else split.subject[chosen]
-        return Split(split.x[chosen], split.y[chosen], subject)
+        groups = labels if split.task is None else labels + (labels.max() + 1) * split.task.numpy()
+        parts = [rng.permutation(np.flatnonzero(groups == group))[:count] for group in np.unique(groups)]
+        return split.chosen(torch.from_numpy(np.sort(np.concatenate(parts))))
 
     train = keep(source.train, options.samples_per_class, "train")
     return replace(source, train=train, test=keep(source.test, options.test_per_class, "test"))

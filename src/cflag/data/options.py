@@ -13,6 +13,14 @@ class ScheduleOptions:
     kind: str = "together"
     heads: Literal["anyone", "own"] = "anyone"
     """Which outputs are open for a client in training: of the classes that anyone has seen so far, or that it has."""
+    boundaries: Literal["told", "none", "detected"] = "told"
+    """Whether a client learns that a task begins or ends: it is told; nobody says so; it may notice by its loss."""
+    detector: Literal["adwin", "kswin", "page-hinkley"] = "adwin"
+    """With `detected`: what watches a client's loss (river)."""
+    detector_threshold: float = 0.0
+    """ADWIN's δ, KSWIN's α or Page-Hinkley's λ; 0 is river's own: 0.002, 0.005, 50."""
+    detector_window: int = 2000
+    """How many losses of earlier rounds a client keeps for its detector."""
 
 
 @dataclass(frozen=True)

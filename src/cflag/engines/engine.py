@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from cflag.server import Server
 
 class Engine(ABC):
     """Carries conversations between one server and its clients, wherever they are."""
+
+    hears_logs: ClassVar[bool] = True
+    """Whether clients' own logs reach the server."""
 
     def __init__(self, schedule: Schedule, mean: MeanOptions = PLAIN, ratios: Mapping[str, str] | None = None) -> None:
         self.schedule = schedule

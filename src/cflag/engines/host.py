@@ -20,6 +20,7 @@ from cflag.data.samples import Samples
 from cflag.data.source import Source
 from cflag.errors import UserError
 from cflag.files import WHAT_TO_DO, load_client_state, save_states
+from cflag.learning.drift import Watch
 from cflag.learning.gradient_table import Workspace
 from cflag.learning.learner import Learner, Loss
 from cflag.memory.base import Memory, MemoryOptions
@@ -160,13 +161,15 @@ class Host:
         if self.schedule.together and context.own is None:
             return None
         done, plan, has = self._done(context), self.schedule.plan, self.benchmark.size
-        past = tuple(task for task in plan.past(number, done) if has(number, task))
+        told = self.schedule.told
+        before = plan.past(number, done) if told else plan.began(number, done - 1)
+        past = tuple(task for task in before if has(number, task))
         open_ = None
         if self.schedule.settings.heads == "own":
             open_ = torch.zeros(self.benchmark.spec.classes, dtype=torch.bool)
             for task in plan.began(number, done):
                 open_[self.benchmark.labels(number, task)] = True
-        return Own(plan.task(number, done, self.benchmark.has[number]), past, open_)
+        return Own(plan.task(number, done, self.benchmark.has[number]), past, open_, told)
 
     def age(self, number: int, own: Own | None, context: RoundContext) -> int:
         """Return how many rounds of its task a client has had."""
@@ -198,11 +201,13 @@ class Host:
             self._take_back(number)
         client = self.clients[number] = Client(number, self.seed, self.learner, memory, self.workspace)
         client.ledger = self.shield.ledger(number) if self.shield is not None else None
+        client.watch = Watch.of(self.schedule.settings)
         if saved is not None:
             state = self._load(number, saved)
             memory.restore(_part(state, "memory."))
             memory.dates = state.get("dates", {})
             client.state = _part(state, "state.")
+            client.watched = state.get("watched")
             if client.ledger is not None:
                 client.ledger.uses = {int(task): uses for task, uses in _part(state, "uses.").items()}
             self.saved[number] = saved
@@ -248,7 +253,8 @@ class Host:
         dates = {"dates": dated(client.memory)} if len(client.memory) else {}
         uses = {} if client.ledger is None else client.ledger.uses
         counted = {f"uses.{task}": count for task, count in uses.items()}
-        return {**state, **dates, **counted, **{f"state.{k}": v for k, v in client.state.items()}}
+        watched = {} if client.watched is None else {"watched": client.watched}
+        return {**state, **dates, **counted, **watched, **{f"state.{k}": v for k, v in client.state.items()}}
 
 
 class Holdings:

@@ -253,6 +253,14 @@ class Learner:
         here = samples.to(self.device)
         return self._masked(self.outputs(here), here.task).softmax(1)
 
+    def losses(self, scores: Tensor, samples: Samples) -> Tensor:
+        """Return each sample's own loss for scores that a method gives: cross entropy, or the user's loss."""
+        here = samples.to(scores.device)
+        if self._loss is not None:
+            each = zip(scores.split(1), here.split(1), strict=True)
+            return torch.stack([self.loss(score, one).detach() for score, one in each]).cpu()
+        return F.cross_entropy(self._masked(scores, here.task), here.y, reduction="none").cpu()
+
     def right(self, scores: Tensor, samples: Samples) -> Tensor:
         """Return which samples these scores answer right, (n, 2): knowing their task, and not knowing it."""
         here = samples.to(scores.device)

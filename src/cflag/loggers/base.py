@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from cflag import registry
 from cflag.config import Config, flatten
-from cflag.diagnostics import Figure, client_mean, number
+from cflag.diagnostics import STREAM_FIGURE, Figure, client_mean, number
 from cflag.files import read_json, write_sealed_json
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder
@@ -54,7 +54,7 @@ class Logger(Quiet, ABC):
         self.config = config
         self.folder = folder
         self.state = State(folder)
-        self.figures: tuple[Figure, ...] = registry.get("method", config.method).figures
+        self.figures: tuple[Figure, ...] = (*registry.get("method", config.method).figures, STREAM_FIGURE)
         self.logged: set[int] = set()
         self.spent: dict[str, float] = dict.fromkeys(SUMS, 0)
 

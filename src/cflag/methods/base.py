@@ -56,6 +56,8 @@ class Method:
     uses_memory: ClassVar[bool] = False
     whole_tasks: ClassVar[bool] = False
     """Whether `remember` must see all samples of a task at once."""
+    at_boundaries: ClassVar[bool] = False
+    """Whether all that it does about forgetting begins at a boundary: without any it would be FedAvg."""
     exact_means: ClassVar[bool] = False
     """Whether it breaks down where means are rounded, as secure aggregation does."""
     ratios: ClassVar[Mapping[str, str]] = {}
@@ -87,9 +89,14 @@ class Method:
             yield Ask(self.remember)
 
     def pass_by(self, server: Server) -> Conversation:
-        """After a round in which samples pass by (`schedule = "online"`): with a memory, they go there at once."""
+        """After a round in which samples pass by (`server.streams`): with a memory, they go there at once."""
         if self.uses_memory:
             yield Ask(self.remember)
+
+    def preview(self, client: Client, **sent: Any) -> Answer:
+        """Before such a round: test the global model on them; where the client watches for drift, it looks on."""
+        client.preview(lambda learner, samples: self.predict(learner, samples, **sent))
+        return {}
 
     def before_eval(self, server: Server) -> Conversation:
         """Before the model is tested, for a method whose answers need more than the model."""

@@ -46,6 +46,7 @@ class Ewc(FedAvg):
     """FedAvg with a quadratic penalty around what earlier tasks need."""
 
     Settings = EwcSettings
+    at_boundaries = True
     search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": (1.0, 1000.0)}
     settings: EwcSettings
 

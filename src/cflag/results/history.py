@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,8 @@ class History:
             **({"cohort": account.participants()} if partial else {}),
             **({"missing": {str(n): why for n, why in sorted(account.missing.items())}} if account.missing else {}),
             "clients": per_client,
+            **({"prequential": account.prequential[0] / account.prequential[1]} if account.prequential[1] else {}),
+            **({"noticed": account.noticed} if account.noticed else {}),
             **private,
             **spent,
         }
@@ -119,6 +122,8 @@ class History:
         plan, together = played.schedule.plan, played.schedule.together
         tested, records = Outcomes.of(tests, plan, played.has, self.by_task), read_metrics(folder / "metrics.jsonl")
         pooled = accuracies if together else _known
+        measures = measure(tested, [record["accuracy"] for record in records], single=known)
+        measures["all"] |= _prequential(records)
         return Result(
             method=config.method,
             seed=config.seed,
@@ -137,9 +142,15 @@ class History:
             figures=tuple(figures),
             folder=folder,
             milestones=(tested.rounds + 1).tolist(),
-            measures=measure(tested, [record["accuracy"] for record in records], single=known),
+            measures=measures,
             plan=None if together else plan_to_dict(masked(plan, played.has)),
         )
+
+
+def _prequential(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean of the prequential accuracy over rounds; nothing where no samples passed by."""
+    curve = [record["prequential"] for record in records if "prequential" in record]
+    return {"prequential": fmean(curve)} if curve else {}
 
 
 def _seen(counts: Counts | None, by_task: bool, tasks: Sequence[int], all_tested: bool) -> dict[int, float]:

@@ -22,6 +22,8 @@ ROUND = (
     "cohort",
     "missing",
     "clients",
+    "prequential",
+    "noticed",
     "epsilon",
     *SPENT,
 )

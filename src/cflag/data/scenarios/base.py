@@ -21,6 +21,8 @@ class Task:
 
     classes: tuple[int, ...]
     transform: Callable[[Tensor], Tensor] = _unchanged
+    marked: bool = False
+    """Whether samples say themselves that they are of this task, by its number; else their classes do."""
 
 
 @dataclass(frozen=True)

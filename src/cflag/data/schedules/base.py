@@ -119,9 +119,6 @@ class Schedule:
     """Who is in which task when. A kind is a file beside this one; most only say `plan`."""
 
     Settings: ClassVar[type[Any]] = ScheduleOptions
-    streams: ClassVar[bool] = False
-    """Whether samples pass by: a memory takes in each round's own, since there is no whole task to choose from."""
-
     deals: ClassVar[bool] = False
     """Whether it deals samples itself, so that a partition has no say."""
 
@@ -151,6 +148,16 @@ class Schedule:
         return range(size)
 
     # What follows from it ---------------------------------------------------------------------------------------------
+
+    @property
+    def told(self) -> bool:
+        """Whether clients are told when a task begins and ends."""
+        return bool(self.settings.boundaries == "told")
+
+    @property
+    def streams(self) -> bool:
+        """Whether samples pass by: a memory takes in each round's own, since no task is known as a whole."""
+        return not self.told
 
     @property
     def together(self) -> bool:

@@ -28,13 +28,12 @@ class Online(Together):
     """A client's samples of a task come in as many portions as there are rounds, or in fewer, as they lie."""
 
     Settings: ClassVar[type[ScheduleOptions]] = OnlineOptions
-    streams = True
     settings: OnlineOptions
 
     @property
-    def together(self) -> bool:
-        """Who has few samples is absent when the others still learn."""
-        return False
+    def streams(self) -> bool:
+        """A task's samples are never there all at once; who has few is absent when the others still learn."""
+        return True
 
     def portion(self, size: int, number: int) -> range:
         """The portions differ by one sample at most."""

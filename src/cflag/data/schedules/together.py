@@ -21,5 +21,5 @@ class Together(Schedule):
 
     @property
     def together(self) -> bool:
-        """It is what it is named after."""
-        return True
+        """It is what it is named after; where samples pass by, everyone has a past of its own."""
+        return not self.streams

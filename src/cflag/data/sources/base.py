@@ -92,11 +92,12 @@ class FunctionReader(SourceReader):
 
 
 class Arrays(NamedTuple):
-    """One half of a data set: samples, their labels and, where known, their people."""
+    """One half of a data set: samples, their labels and, where known, their people and their tasks."""
 
     x: npt.NDArray[Any]
     y: npt.NDArray[Any]
     subject: npt.NDArray[Any] | None = None
+    task: npt.NDArray[Any] | None = None
 
 
 def make_source(name: str, train: Arrays, test: Arrays, classes: int, mean: Numbers, std: Numbers) -> Source:
@@ -111,6 +112,6 @@ def _split(arrays: Arrays) -> Split:
 
     from cflag.data.source import Split
 
-    x, y, subject = arrays
-    people = None if subject is None else torch.from_numpy(subject.astype(np.int64))
-    return Split(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)), people)
+    y, subject, task = (None if a is None else torch.from_numpy(a.astype(np.int64)) for a in arrays[1:])
+    assert y is not None
+    return Split(torch.from_numpy(np.ascontiguousarray(arrays.x)), y, subject, task=task)

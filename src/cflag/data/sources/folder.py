@@ -1,4 +1,4 @@
-"""Arrays of your own: train.npz and test.npz with `x` and `y` (and `subject`), described in source.toml."""
+"""Arrays of your own: train.npz and test.npz with `x` and `y` (and `subject`, `task`), described in source.toml."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Folder(SourceReader):
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 x, y = arrays["x"], arrays["y"]
-                subject = arrays.get("subject")
+                subject, task = arrays.get("subject"), arrays.get("task")
         except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
             raise DataError(f"{path}: cannot be read as arrays x and y ({error})") from None
         whole = x if x.dtype == np.uint8 else x.astype(np.float32)
-        return Arrays(whole, y, subject)
+        return Arrays(whole, y, subject, task)

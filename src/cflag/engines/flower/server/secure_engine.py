@@ -26,6 +26,8 @@ class SecureFlowerEngine(FlowerEngine):
     The server cannot tell a wrong answer from a right one, and clients' logs, losses and accuracies are not sent.
     """
 
+    hears_logs = False
+
     def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
         """Put a question to a cohort, unless so few belong to it that a mean would tell what one of them answers."""
         if cohort is not None and len(cohort) < LEAST:
