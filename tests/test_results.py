@@ -151,7 +151,7 @@ def test_a_method_that_declares_and_logs_nothing_has_nothing_of_anothers(plain: 
     assert {p.stem for p in (plain.folder / "figures").iterdir()} == {"accuracy_after_each_task", "accuracy_matrix"}
     assert (plain.diagnostics, plain.figures) == ({}, ())
     for line in plain.metrics:
-        assert set(line) == set(ROUND) - {"cohort", "missing", "epsilon"}
+        assert set(line) == set(ROUND) - {"cohort", "missing", "prequential", "noticed", "epsilon"}
         assert set(line["clients"]) == {"loss"}
 
 

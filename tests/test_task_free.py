@@ -382,7 +382,7 @@ def test_a_killed_run_with_detection_goes_on_bit_by_bit(tmp_path: Path, monkeypa
     settings = detected(method="lwf", zeta=1.0)
     run("digits", out=tmp_path / "whole", **settings)
     assert any("noticed" in line for line in without_times(tmp_path / "whole"))
-    for place in (3, 4, 5):
+    for place in (4, 5):
         out = tmp_path / f"killed-{place}"
         stop_in(place, monkeypatch)
         with pytest.raises(Crash):
@@ -399,18 +399,16 @@ def test_workers_change_nothing(tmp_path: Path) -> None:
     same(tmp_path / "1", tmp_path / "2")
 
 
-@pytest.mark.parametrize("boundaries", ["none", "detected"])
-def test_a_fleet_gives_the_same_numbers(boundaries: str, tmp_path: Path) -> None:
+def test_a_fleet_gives_the_same_numbers(tmp_path: Path) -> None:
     """Also where a process lives for one message: a detector is what a client's state says."""
-    settings = {key: value for key, value in detected(method="cflag").items() if key != "workers"}
-    settings["schedule"] = {"boundaries": boundaries}
+    settings = {key: value for key, value in detected(method="replay", rounds=2).items() if key != "workers"}
     fleet = Fleet(tmp_path, keeps=False, **settings)
     for node in fleet.nodes:
         node.spoil = lambda asked, reply, node=node: (node.restart(), reply)[1]  # type: ignore[misc]
     fleet.run()
     local(tmp_path, **settings)
     assert numbers(fleet.path) == numbers(tmp_path / "local")
-    assert any("noticed" in line for line in fleet.records()) == (boundaries == "detected")
+    assert any("noticed" in line for line in fleet.records())
 
 
 def test_losses_kept_for_the_detector_are_saved(tmp_path: Path) -> None:
