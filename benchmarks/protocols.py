@@ -15,7 +15,7 @@ from cflag.errors import CflagError, UserError
 from cflag.presets import PROTOCOL, protocol_names
 from cflag.results.result import Result
 
-METHODS = ("finetune", "lwf", "icarl", "replay", "derpp", "cflag", "cflag-sgd", "ridge")
+METHODS = ("finetune", "lwf", "replay", "derpp", "cflag", "cflag-sgd", "ridge")
 SEEDS = (1234, 1235, 1236)
 
 
