@@ -17,10 +17,12 @@ from cflag import Source, registry, run
 from cflag.config import Config, load_config, load_raw, merge, resolve
 from cflag.data.benchmark import Benchmark
 from cflag.data.options import BenchmarkOptions
+from cflag.data.samples import Samples
 from cflag.data.schedules.base import NEVER, Plan, make_schedule
 from cflag.data.source import Split
 from cflag.errors import UserError
 from cflag.experiment import Experiment
+from cflag.learning.learner import Learner
 from cflag.presets import protocol_names
 from tests.support.quadratic import Linear, half_square
 
@@ -261,6 +263,29 @@ def test_a_stream_passes_by_once(size: int, rounds: int, least: int) -> None:
     assert max(lengths) - min(lengths) <= 1
     assert len(lengths) == 1 or min(lengths) >= least
     assert all(len(portion) for portion in portions[: len(lengths)])  # no gap: who has few has the first rounds
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_online_every_sample_is_in_one_local_step_and_in_order(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = {"source": "custom", "class_order": "natural", "tasks": 2, "clients": 2, "rounds": 3, "steps": steps,
+           "workers": 1, "scenario": "class", "partition": "iid", "method": "finetune", "model": "linear",
+           "schedule": {"kind": "online", "least": 4}}  # fmt: skip
+    experiment = Experiment(resolve(raw), numbered(per_class=20, classes=4))
+    seen: list[list[int]] = []
+    learn = Learner.value_and_grad
+
+    def watched(learner: Learner, samples: Samples, *loss: Any) -> tuple[float, Tensor]:
+        seen.append([int(x) for x in samples.x.flatten()])
+        return learn(learner, samples, *loss)
+
+    monkeypatch.setattr(Learner, "value_and_grad", watched)
+    session = experiment.session()
+    for done in range(session.plan.total):
+        session.play(done)
+    assert len(seen) == max(steps, 1) * 2 * 3 * 2  # steps, clients, rounds, tasks
+    assert sorted(x for batch in seen for x in batch) == list(range(80))
+    mine = experiment.benchmark.train(0, 0).x.flatten().tolist()
+    assert [x for batch in seen for x in batch if x in mine] == mine
 
 
 def test_who_has_no_samples_of_a_task_sits_it_out() -> None:

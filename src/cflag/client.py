@@ -36,6 +36,8 @@ class Own:
     """The tasks that it has left and had samples of."""
     open: Tensor | None = None
     """Which outputs are open for it, where that is its own matter."""
+    pieces: int = 0
+    """Into how many mini-batches its samples of a round are cut, in order, where each is seen once; else 0."""
     told: bool = True
     """Whether it is told when a task begins and ends; if not, `past` is every task that was there in earlier rounds."""
 
@@ -113,6 +115,11 @@ class Client:
     def told(self) -> bool:
         """Whether this client is told when a task begins and ends."""
         return self.own is None or self.own.told
+
+    @property
+    def pieces(self) -> int:
+        """Into how many mini-batches samples that pass by once are cut, in order; 0: the method cuts and mixes them."""
+        return 0 if self.own is None else self.own.pieces
 
     @property
     def recalls(self) -> bool:

@@ -40,6 +40,8 @@ class Server:
     """Where clients are, where they are not all in the same task."""
     pasts: frozenset[int] = frozenset()
     """In a mixed round: the clients that have left a task before."""
+    one_pass: bool = False
+    """Whether each sample is seen in one local step only."""
     streams: bool = False
     """Whether samples pass by, so that memories take them in round by round."""
     part: float = 1.0

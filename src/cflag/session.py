@@ -53,7 +53,8 @@ class Session:
     def enter(self, task: int, round_: int = 0) -> None:
         """Go to a round of a task, by the server's clock."""
         server, schedule = self.server, self.engine.schedule
-        server.task, server.round, server.streams = task, round_, schedule.streams
+        server.task, server.round = task, round_
+        server.streams, server.one_pass = schedule.streams, schedule.one_pass
         if not server.sizes or round_ == 0 or not schedule.together:
             server.sizes = self.engine.sizes(server.done)
         self.due = self.engine.due(server.done)

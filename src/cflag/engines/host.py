@@ -169,7 +169,8 @@ class Host:
             open_ = torch.zeros(self.benchmark.spec.classes, dtype=torch.bool)
             for task in plan.began(number, done):
                 open_[self.benchmark.labels(number, task)] = True
-        return Own(plan.task(number, done, self.benchmark.has[number]), past, open_, told)
+        pieces = max(1, self.method.local.steps) if self.schedule.one_pass else 0
+        return Own(plan.task(number, done, self.benchmark.has[number]), past, open_, pieces, told)
 
     def age(self, number: int, own: Own | None, context: RoundContext) -> int:
         """Return how many rounds of its task a client has had."""

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class Components:
     """A client's current data C^i cut into components g_{i,j}: one sample in the theory, a mini-batch in practice.
 
-    Cyclic components are the data as they lie; otherwise they are dealt anew each round. Components may differ in
-    size, so their mean is weighted by it; then the mean of all is the full gradient. `data` may be other samples,
-    `loss` another loss than the task's.
+    Cyclic components are the data as they lie, as those of a stream always are; otherwise they are dealt anew each
+    round. Components may differ in size, so their mean is weighted by it; then the mean of all is the full gradient.
+    `data` may be other samples, `loss` another loss than the task's.
     """
 
     def __init__(
@@ -32,8 +32,10 @@ class Components:
         self.client = client
         self.order = order
         self.loss = loss
+        if data is None and client.pieces:  # a stream: each sample once, as they come
+            size, self.order = -(-len(client.data) // client.pieces), "cyclic"
         data = client.data if data is None else data
-        if order != "cyclic":
+        if self.order != "cyclic":
             data = data[torch.from_numpy(client.rng("components").permutation(len(data)))]
         self.parts: list[Samples] = data.split(size)
         self.weights = [len(part) / len(data) for part in self.parts]

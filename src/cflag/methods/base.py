@@ -118,10 +118,11 @@ class Method:
     def steps(self, server: Server) -> int:
         """E, the number of local steps: the same for every client, or Σ p_i E (g − g_i) would not vanish.
 
-        "Two local epochs" become E = 2 × the mean number of mini-batches a client has.
+        "Two local epochs" become E = 2 × the mean number of mini-batches a client has. Samples that pass by once are
+        cut into E = `steps` mini-batches instead.
         """
-        if self.local.steps:
-            return self.local.steps
+        if self.local.steps or server.one_pass:
+            return max(1, self.local.steps)
         batches = [-(-size // self.local.batch) for size in server.sizes.values()]
         return max(1, round(self.local.epochs * sum(batches) / len(batches)))
 

@@ -119,6 +119,8 @@ class Schedule:
     """Who is in which task when. A kind is a file beside this one; most only say `plan`."""
 
     Settings: ClassVar[type[Any]] = ScheduleOptions
+    one_pass: ClassVar[bool] = False
+    """Whether each sample is seen in one local step only, in order: `steps` mini-batches a round, no epochs."""
     deals: ClassVar[bool] = False
     """Whether it deals samples itself, so that a partition has no say."""
 

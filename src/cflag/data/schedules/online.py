@@ -28,6 +28,7 @@ class Online(Together):
     """A client's samples of a task come in as many portions as there are rounds, or in fewer, as they lie."""
 
     Settings: ClassVar[type[ScheduleOptions]] = OnlineOptions
+    one_pass = True
     settings: OnlineOptions
 
     @property
