@@ -42,9 +42,9 @@ RESULTS = [
 def test_table_by_hand() -> None:
     """Acc 80 and 90, forgetting 20 and 10: means 85 and 15, standard deviation 5√2; learned (90+90)/2, (90+100)/2."""
     lines = as_markdown(RESULTS).splitlines()
-    assert lines[0].startswith("| method | Acc % | Forget % | other % | learn % | rounds |")
-    assert lines[2].startswith("| one | 85.0 ± 7.1 | 15.0 ± 7.1 | 30.0 | 92.5 | 7 | 0 | 0 | 3 |")
-    assert lines[3].startswith("| two | 90.0 | 0.0 | 30.0 | 90.0 | 7 | 0 | 1,235 |")
+    assert lines[0].startswith("| method | Acc % | Forget % | worst % | any % | other % | learn % | rounds |")
+    assert lines[2].startswith("| one | 85.0 ± 7.1 | 15.0 ± 7.1 | – | – | 30.0 | 92.5 | 7 | 0 | 0 | 3 |")
+    assert lines[3].startswith("| two | 90.0 | 0.0 | – | – | 30.0 | 90.0 | 7 | 0 | 1,235 |")
 
 
 def test_no_number_is_cut_short_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

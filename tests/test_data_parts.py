@@ -25,7 +25,7 @@ SOURCES = ["cifar10", "cifar100", "digits", "fashion-mnist", "folder", "har", "l
 KNOWN = {
     "source": [*SOURCES, "tiny-imagenet"],
     "scenario": ["class", "domain", "permuted", "rotated", "task"],
-    "partition": ["dirichlet", "iid", "own", "subject"],
+    "partition": ["classes", "dirichlet", "iid", "own", "subject"],
 }
 
 Load = Callable[[str], None]

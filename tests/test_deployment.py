@@ -11,8 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from cflag.engines.flower.processes.fleet import APP, free_port, quiet_flower, t
 from cflag.files import load_state
 from tests.support.crashes import newest_checkpoint
 from tests.support.grid import numbers
+from tests.support.processes import background, wait_for
 
 pytestmark = pytest.mark.fleet
 
@@ -37,21 +37,6 @@ def plain(folder: Path, **settings: Any) -> Path:
     words = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     assert main(["run", "digits", "--out", str(folder), "--workers", "1", "--quiet", *words]) == 0
     return folder
-
-
-@contextmanager
-def started(command: list[str], log: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command in the background, and stop it."""
-    with open(log, "wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env=env)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
 
 
 def logged_rounds(folder: Path) -> list[int]:
@@ -155,7 +140,7 @@ def test_a_superlink_of_ones_own_carries_a_run_that_flwr_submits(tmp_path: Path)
     (home / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": "mylink", "mylink": connection}}))
     env = {**os.environ, **quiet_flower(home)}
     with (
-        started([*link, "--disable-runtime-dependency-installation"], tmp_path / "link.log", env),
+        background([*link, "--disable-runtime-dependency-installation"], tmp_path / "link.log", env),
         ExitStack() as stack,
     ):
         wait_for(lambda: "Application startup complete" in (tmp_path / "link.log").read_text(), "the SuperLink")
@@ -164,7 +149,7 @@ def test_a_superlink_of_ones_own_carries_a_run_that_flwr_submits(tmp_path: Path)
             flwr(env, "supernode", "register", str(keys / "clients" / f"{number}.pub"), "mylink")
             client = [*CFLAG, "client", "--superlink", f"localhost:{port}", "--ca", str(keys / "ca.crt")]
             client += ["--key", str(keys / "clients" / f"{number}.key"), "--number", number]
-            stack.enter_context(started([*client, "--state", str(tmp_path / number)], tmp_path / f"{number}.log"))
+            stack.enter_context(background([*client, "--state", str(tmp_path / number)], tmp_path / f"{number}.log"))
         settings = ";".join(f"{k}={v}" for k, v in SHORT.items())
         config = f'preset="digits" settings="{settings}" out="{tmp_path / "run"}"'
         flwr(env, "run", str(APP), "mylink", "-c", config)
@@ -176,13 +161,6 @@ def flwr(env: dict[str, str], *words: str) -> None:
     command = [tool("flwr"), *words, "--format", "json"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert '"success": true' in done.stdout, done.stdout + done.stderr
-
-
-def wait_for(there: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 120
-    while not there():
-        assert time.monotonic() < end, f"{what} did not come"
-        time.sleep(0.2)
 
 
 def test_three_machines_by_hand_with_a_liar_and_two_strangers(tmp_path: Path) -> None:
@@ -207,12 +185,14 @@ def test_three_machines_by_hand_with_a_liar_and_two_strangers(tmp_path: Path) ->
     words = [part for key, value in own.items() for part in ("--set", f"{key}={value}")]
     server = [*CFLAG, "server", "digits", "--keys", str(keys), "--port", str(port), "--out", str(tmp_path / "run")]
     with (
-        started(client("0", 0, keys / "clients" / "0.key", ours), tmp_path / "0.log"),
-        started(client("1", 1, keys / "clients" / "1.key", ours), tmp_path / "1.log"),
-        started(client("2", 2, keys / "clients" / "2.key", ours, "tests.support.garbage_client"), tmp_path / "2.log"),
-        started(client("stranger", 0, tmp_path / "private" / "stranger.key", ours), tmp_path / "stranger.log"),
-        started(client("fooled", 1, keys / "clients" / "1.key", theirs), tmp_path / "fooled.log"),
-        started([*server, *words, "--no-database"], tmp_path / "server.log") as process,
+        background(client("0", 0, keys / "clients" / "0.key", ours), tmp_path / "0.log"),
+        background(client("1", 1, keys / "clients" / "1.key", ours), tmp_path / "1.log"),
+        background(
+            client("2", 2, keys / "clients" / "2.key", ours, "tests.support.garbage_client"), tmp_path / "2.log"
+        ),
+        background(client("stranger", 0, tmp_path / "private" / "stranger.key", ours), tmp_path / "stranger.log"),
+        background(client("fooled", 1, keys / "clients" / "1.key", theirs), tmp_path / "fooled.log"),
+        background([*server, *words, "--no-database"], tmp_path / "server.log") as process,
     ):
         code = process.wait(300)
     assert code == 0, (tmp_path / "server.log").read_text()

@@ -20,7 +20,7 @@ from cflag.engines.flower.processes.fleet import free_port
 from cflag.engines.flower.processes.keys import make_client_key, read_public_key, read_public_keys
 from cflag.engines.flower.processes.superlink import Registered
 from tests.support.grid import Fleet, numbers
-from tests.test_deployment import started, wait_for
+from tests.support.processes import background, wait_for
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -197,14 +197,14 @@ def test_real_processes_a_third_machine_joins_and_the_first_is_stopped(tmp_path:
     words += ["--set=schedule.kind=joining", "--set=schedule.join=1", "--set=schedule.leave=1"]
     server = [*CFLAG, "server", "digits", "--keys", str(keys), "--port", str(port), "--out", str(out), "--no-database"]
     with ExitStack() as stack:
-        first = stack.enter_context(started(client(0, keys / "clients" / "0.key"), tmp_path / "0.log"))
-        stack.enter_context(started(client(1, keys / "clients" / "1.key"), tmp_path / "1.log"))
-        process = stack.enter_context(started([*server, *words], tmp_path / "server.log"))
+        first = stack.enter_context(background(client(0, keys / "clients" / "0.key"), tmp_path / "0.log"))
+        stack.enter_context(background(client(1, keys / "clients" / "1.key"), tmp_path / "1.log"))
+        process = stack.enter_context(background([*server, *words], tmp_path / "server.log"))
         wait_for(lambda: "has left for good" in events(), "the end of client 0's part")
         first.terminate()
         first.wait(20)
         (keys / "clients" / "2.pub").write_bytes((tmp_path / "new" / "2.pub").read_bytes())
-        stack.enter_context(started(client(2, tmp_path / "new" / "2.key"), tmp_path / "2.log"))
+        stack.enter_context(background(client(2, tmp_path / "new" / "2.key"), tmp_path / "2.log"))
         try:
             code = process.wait(200)
         except subprocess.TimeoutExpired:

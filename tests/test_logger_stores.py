@@ -143,7 +143,7 @@ def test_mlflow_has_the_settings_the_files_and_the_end(logs: Path) -> None:
     params = {k: str(v) for k, v in config.items() if not isinstance(v, dict)}
     params |= {
         f"{table}.{k}": str(v)
-        for table in ("memory", "mean", "privacy", "lora", "cflag")
+        for table in ("memory", "mean", "privacy", "lora", "schedule", "cflag")
         for k, v in config[table].items()
     }
     assert found.data.params == params

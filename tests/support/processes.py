@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,28 @@ def started() -> dict[int, str]:
             if ours and state != "Z" and "multiprocessing.resource_tracker" not in words:
                 found[int(folder.name)] = words
     return found
+
+
+@contextmanager
+def background(command: list[str], log: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command in the background, and stop it."""
+    with open(log, "wb") as out:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2], env=env
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def wait_for(there: Callable[[], bool], what: str) -> None:
+    """Wait until something is there, two minutes at most."""
+    end = time.monotonic() + 120
+    while not there():
+        assert time.monotonic() < end, f"{what} did not come"
+        time.sleep(0.2)
