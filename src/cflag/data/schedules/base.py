@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -115,7 +116,7 @@ class Plan:
         return tuple(int(t) for t in np.flatnonzero((self.last[client] >= 0) & (self.last[client] < done)))
 
 
-class Schedule:
+class Schedule(ABC):
     """Who is in which task when. A kind is a file beside this one; most only say `plan`."""
 
     Settings: ClassVar[type[Any]] = ScheduleOptions
@@ -133,9 +134,9 @@ class Schedule:
         """Every client's clock."""
         return self.planned()
 
+    @abstractmethod
     def planned(self) -> Plan:
         """Make the plan."""
-        raise NotImplementedError
 
     def classes(self, pools: Classes) -> Classes:
         """Return the classes that occur in each task, from those that the scenario gives it."""
@@ -193,16 +194,6 @@ class Schedule:
     def members(self, done: int) -> list[int]:
         """Return the clients that have begun something and are not gone."""
         return [int(c) for c in np.flatnonzero(self.plan.latest(done) >= 0)]
-
-
-def steady(order: Sequence[Sequence[int]] | NDArray[np.int64], rounds: int) -> Plan:
-    """Return the plan of clients that change at the same time, from each one's tasks in order; NEVER for a break."""
-    order = np.asarray(order)
-    first = np.full(order.shape, NEVER)
-    for position in range(order.shape[1]):
-        there = np.flatnonzero(order[:, position] >= 0)
-        first[there, order[there, position]] = position * rounds
-    return Plan.of(first, np.where(first >= 0, first + rounds - 1, NEVER))
 
 
 def total_rounds(options: BenchmarkOptions) -> int:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from cflag.data.options import ScheduleOptions
-from cflag.data.schedules.base import NEVER, Plan, Schedule, steady
+from cflag.data.schedules.base import NEVER, Plan, Schedule
 from cflag.errors import UserError
 from cflag.registry import register
 from cflag.rng import stream
@@ -50,7 +50,7 @@ class Joining(Schedule):
                 f"schedule.join = {settings.join} and schedule.leave = {settings.leave} a task leave no client of "
                 f"{frame.clients} in the first or the last of {frame.tasks} tasks; lower them or take more clients"
             )
-        order = np.full((frame.clients, frame.tasks), NEVER)
+        first = np.full((frame.clients, frame.tasks), NEVER)
         gone = np.full(frame.clients, frame.tasks * frame.rounds)
         for task in range(frame.tasks):
             went, came = settings.leave * task, start + settings.join * task
@@ -58,7 +58,6 @@ class Joining(Schedule):
             old = np.arange(went, came - settings.join if task else came)
             rng = stream(frame.seed, "lacking", task)
             without = rng.choice(old, int(settings.lacking * len(old)), replace=False) if task else old[:0]
-            order[went:came, task] = task
-            order[without, task] = NEVER
-        plan = steady(order, frame.rounds)
-        return Plan(plan.first, plan.last, gone)
+            first[went:came, task] = task * frame.rounds
+            first[without, task] = NEVER
+        return Plan.of(first, np.where(first >= 0, first + frame.rounds - 1, NEVER), gone)
