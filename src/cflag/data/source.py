@@ -46,8 +46,12 @@ class Source:
     std: tuple[float, ...] = (1.0,)
     origin: str = ""
     """Of features, the digest of the backbone that made them."""
+    class_names: tuple[str, ...] = ()
+    """What classes 0, 1, ... are called, where known."""
 
     def __post_init__(self) -> None:
+        if self.class_names and len(self.class_names) != self.classes:
+            raise DataError(f"{self.name}: {len(self.class_names)} class names for {self.classes} classes")
         for half, split in (("train", self.train), ("test", self.test)):
             _check_tensors(f"{self.name}: {half}", split)
             if len(split.x) != len(split.y) or not len(split.y):
