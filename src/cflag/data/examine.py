@@ -21,6 +21,8 @@ from cflag.errors import DataError
 FEW = 10
 """A class with fewer samples than this is odd."""
 SHOWN = 5
+ROOM = 60
+"""What there is of a line of 80 columns for names."""
 
 
 def source_name(what: str) -> str:
@@ -99,8 +101,10 @@ def _counted(found: Array) -> str:
     """Return how many there are, with their names and sizes, cut where there are many."""
     text = words(found)
     counts, order = Counter(text.tolist()), in_order(text) if len(text) else []
-    shown = ", ".join(f"{word} ({counts[word]})" for word in order[:SHOWN])
-    return f"{len(order)}: {shown}{', ...' if len(order) > SHOWN else ''}"
+    line, shown = f"{len(order)}: ", [f"{word} ({counts[word]})" for word in order]
+    while shown and len(line) + len(shown[0]) < ROOM:
+        line += shown.pop(0) + (", " if shown else "")
+    return line + ("..." if shown else "")
 
 
 def _short(values: Sequence[float]) -> str:
