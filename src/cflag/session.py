@@ -147,8 +147,9 @@ class Session:
             engine.converse(self.method.before_eval(server), server)
             return
         present, latest = server.sizes, self.plan.latest(server.done, engine.has())
-        sizes = {c: engine.size(c, int(latest[c])) for c in np.flatnonzero(latest >= 0).tolist()}
-        server.sizes = {client: size for client, size in sizes.items() if size}
+        there, sizes = np.flatnonzero(latest >= 0), engine.all_sizes()
+        known = {c: int(sizes[c, latest[c]]) for c in there.tolist()}
+        server.sizes = {client: size for client, size in known.items() if size}
         engine.converse(self.method.before_eval(server), server, sorted(server.sizes))
         server.sizes = present
 
