@@ -138,7 +138,7 @@ def normalised_features(model: Client | Learner, samples: Samples) -> Tensor:
 def nearness(features: Tensor, means: Tensor) -> Tensor:
     """Return minus the squared distance of each row of features to each mean.
 
-    By differences, not by a product of matrices: that one's rounding depends on how many are asked together, and engines
+    By differences, not by a product of matrices: the rounding of that depends on how many are asked, and engines
     test in groups of different sizes.
     """
     return -torch.cdist(features, means, compute_mode="donot_use_mm_for_euclid_dist").square()

@@ -81,16 +81,20 @@ class Plan:
         """The rounds after which some client leaves a task."""
         return frozenset(int(r) for r in np.unique(self.last) if r >= 0)
 
-    def fewest(self) -> int:
+    def fewest(self, cohort: int) -> int:
         """Return how many clients are asked something together at least: in a round, or as they begin or leave a task.
 
-        Those of a round who have left a task before may be asked apart from those who have not.
+        Those of a round who have left a task before may be asked apart from those who have not. Where a cohort is
+        drawn, it may have as many of the others as there are.
         """
         groups = []
         for done in range(self.total):
             here, left = self.now(done) >= 0, ((self.last >= 0) & (self.last < done)).any(1)
-            groups += [here, here & left, (self.first == done).any(1), (self.last == done).any(1)]
-        return min(int(group.sum()) for group in groups if group.any())
+            drawn, new = min(cohort, int(here.sum())), int((here & ~left).sum())
+            with_past = [max(1, drawn - new)] if (here & left).any() else []
+            changing = [int((rounds == done).any(1).sum()) for rounds in (self.first, self.last)]
+            groups += [drawn, *with_past, *changing]
+        return min(count for count in groups if count)
 
     def now(self, done: int) -> NDArray[np.int64]:
         """Return the task that each client is in after so many finished rounds; NEVER where it is absent."""
