@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 from cflag import Experiment, Result, UserError, run
 from cflag.account import Counts
 from cflag.cli import main
+from cflag.compare import price
 from cflag.config import resolve
 from cflag.data.schedules.base import NEVER, Frame, Plan
 from cflag.data.schedules.staggered import Staggered, StaggeredOptions
@@ -209,10 +210,37 @@ def test_who_was_there_is_said_where_not_all_were(tmp_path: Path) -> None:
     assert [line["clients"]["task"] for line in result.metrics] == [[1, 1], [2, 2, 2]]
 
 
-def test_an_equal_budget_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    given = ["compare", "digits", "--methods", "finetune,replay", "--budget", "bytes", "--out", str(tmp_path / "c")]
-    assert main([*given, "--set", "schedule=staggered"]) == 2
-    assert "an equal budget of bytes needs schedule = 'together', not 'staggered'" in capsys.readouterr().err
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("budget", ["gradients", "bytes"])
+@pytest.mark.parametrize("kind", ["staggered", "own-order", "joining"])
+def test_a_price_is_that_of_a_whole_run(kind: str, budget: Literal["gradients", "bytes"], tmp_path: Path) -> None:
+    """Two and four rounds are tried; seven are run: what they cost follows, to the last gradient and byte.
+
+    Steps are on all samples of a client, since mini-batches of a shuffled pass are not all of one size.
+    """
+    own = {
+        "method": "replay",
+        "schedule": {"kind": kind},
+        **QUICK,
+        "steps": 2,
+        "batch": 1000,
+        "rounds": 7,
+        "workers": 1,
+    }
+    result = run("digits", out=tmp_path / "run", **own)
+    costs = result.costs
+    spent = {"gradients": costs["gradients_current"] + costs["gradients_memory"],
+             "bytes": costs["bytes_up"] + costs["bytes_down"]}  # fmt: skip
+    found = price(resolve(result.config), budget)
+    assert found.of(7) * QUICK["tasks"] == pytest.approx(spent[budget], rel=1e-9)
+
+
+def test_a_budget_that_rounds_do_not_decide_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In one pass every sample is seen once, in however many rounds."""
+    given = ["compare", "digits", "--methods", "finetune,ewc", "--budget", "gradients", "--out", str(tmp_path / "c")]
+    online = ["--set", "schedule=online", "--set", "samples_per_class=20", "--set", "width=4"]
+    assert main([*given, *online]) == 2
+    assert "with 'online' more rounds cost no more; compare at equal rounds" in capsys.readouterr().err
 
 
 def test_what_nobody_who_is_left_can_test_is_unknown_and_not_zero() -> None:

@@ -203,7 +203,7 @@ class Schedule(ABC):
         ages = done - self.plan.first[here, now[here]]
         pairs, which = np.unique(np.stack([sizes[here, now[here]], ages]), axis=1, return_inverse=True)
         counts = np.array([len(self.portion(size, age)) for size, age in pairs.T.tolist()], np.int64)
-        return here, counts[which]
+        return here, counts[which.reshape(-1)]
 
     def sizes(self, done: int, sizes: NDArray[np.int64]) -> dict[int, int]:
         """Return how many samples each client that is in a task has in this round, where it has some."""
