@@ -1,4 +1,4 @@
-"""`cflag watch`, `report`, `list`, `show` and `data`: looking at what there is."""
+"""`cflag watch`, `report`, `transfer`, `list`, `show` and `data`: looking at what there is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = (*map(registry.plural, registry.KINDS), "presets", "protocols", "campaig
 
 
 def add_watch_and_report(commands: Commands) -> None:
-    """Add `cflag watch` and `cflag report`."""
+    """Add `cflag watch`, `cflag report` and `cflag transfer`."""
     watching = commands.add_parser(
         "watch",
         help="follow a running experiment or campaign",
@@ -36,6 +36,14 @@ def add_watch_and_report(commands: Commands) -> None:
     report.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
     report.add_argument("--title", default="Continual federated learning", metavar="TEXT")
     report.set_defaults(command=_report)
+
+    transfer = commands.add_parser(
+        "transfer",
+        help="a finished run's total transfer, as Powder has it",
+        description="Let every client of a finished run learn each of its tasks alone, and compare.",
+    )
+    transfer.add_argument("folder", type=Path, metavar="DIR")
+    transfer.set_defaults(command=_transfer)
 
 
 def add_lists(commands: Commands) -> None:
@@ -80,6 +88,12 @@ def _report(args: argparse.Namespace) -> None:
 
     write_atomically(args.out, make_page(find_results(args.folders), args.title).encode())
     print(args.out)
+
+
+def _transfer(args: argparse.Namespace) -> None:
+    from cflag.transfer import total_transfer
+
+    print(f"total transfer {100 * total_transfer(args.folder):.2f} points")
 
 
 def _list(args: argparse.Namespace) -> None:

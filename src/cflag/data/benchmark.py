@@ -104,7 +104,12 @@ class Benchmark:
     @cached_property
     def has(self) -> NDArray[np.bool_]:
         """Which clients have training samples of which tasks, (clients, tasks)."""
-        return np.array([[len(mine) > 0 for mine in dealt] for dealt in self._train]).T
+        return self.all_sizes > 0
+
+    @cached_property
+    def all_sizes(self) -> NDArray[np.int64]:
+        """How many training samples each client has of each task, (clients, tasks)."""
+        return np.array([[len(mine) for mine in dealt] for dealt in self._train], np.int64).T
 
     def size(self, client: int, task: int) -> int:
         """Return how many training samples a client has of a task."""

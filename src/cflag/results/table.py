@@ -52,7 +52,8 @@ COLUMNS = (
     # The same run's accuracy with the task not known where the scenario tells it, and known where it does not.
     Column("other", "%", lambda r: 100 * average_accuracy(r.other_matrix), 1),
     Column("learn", "%", lambda r: 100 * r.learning_accuracy, 1),
-    Column("rounds", "", lambda r: r.config["rounds"], 0),
+    # Of each task; with clocks of their own clients may have a task for longer or shorter, so then of the whole run.
+    Column("rounds", "", lambda r: r.config["rounds"] if r.together else r.milestones[-1], 0),
     Column("grad.", "k", lambda r: r.costs["gradients_current"] / 1e3, 0),
     Column("mem.", "k", lambda r: r.costs["gradients_memory"] / 1e3, 0),
     Column("up", "MB", lambda r: r.costs["bytes_up"] / 1e6, 0),

@@ -11,7 +11,7 @@ import numpy as np
 from cflag.data.options import ScheduleOptions
 from cflag.data.partitions.base import Dealt, Indices
 from cflag.data.partitions.rounding import dealt_by
-from cflag.data.schedules.base import Classes
+from cflag.data.schedules.base import Classes, Frame
 from cflag.data.schedules.together import Together
 from cflag.errors import UserError
 from cflag.registry import register
@@ -42,9 +42,15 @@ class OwnClasses(Together):
     deals = True
     settings: OwnClassesOptions
 
+    def __init__(self, settings: OwnClassesOptions, frame: Frame) -> None:
+        super().__init__(settings, frame)
+        self._drawn: dict[Classes, list[Classes]] = {}
+
     def drawn(self, pools: Classes) -> list[Classes]:
         """Return each client's classes of each task; of those of other tasks, the ones it had least come first."""
-        return [self._of_client(client, pools) for client in range(self.frame.clients)]
+        if pools not in self._drawn:
+            self._drawn[pools] = [self._of_client(client, pools) for client in range(self.frame.clients)]
+        return self._drawn[pools]
 
     def _of_client(self, client: int, pools: Classes) -> Classes:
         every, mine, had = sorted({c for pool in pools for c in pool}), [], dict.fromkeys(sum(pools, ()), 0)
