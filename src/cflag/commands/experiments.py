@@ -188,12 +188,14 @@ def _compare(args: argparse.Namespace) -> None:
     caption = f"{args.preset}: equal {args.budget}, mean ± standard deviation over {len(seeds)} seeds"
     console.print(caption, highlight=False)
     console.print(as_text(results))
-    figure = _compare_figure(results, args.out, f"accuracy-{args.budget}")
+    figure = _compare_figure(results, args.out, results[0].score.named(f"accuracy-{args.budget}"))
     for path in [*write_tables(results, args.out / f"table-{args.budget}", caption), *figure]:
         console.print(str(path), highlight=False, soft_wrap=True)
 
 
 def _tune(args: argparse.Namespace) -> None:
+    from cflag.config import resolve
+    from cflag.problems.base import scoring
     from cflag.results.display import Overview, PatientConsole
     from cflag.tune import Tuning, tune, write_tuned
 
@@ -205,9 +207,11 @@ def _tune(args: argparse.Namespace) -> None:
         found = tune(raw_of(args), names_in("METHOD", args.methods), tuning, args.out, overview.update)
     path = args.out / "tuned.toml"
     write_tuned(path, tuning, {method: values for method, (_, values) in found.items()})
-    for method, (accuracy, values) in found.items():
+    config = resolve(raw_of(args))
+    score = scoring(config.problem, config.score).score
+    for method, (best, values) in found.items():
         shown = ", ".join(f"{k} = {v:.3g}" if isinstance(v, float) else f"{k} = {v}" for k, v in values.items())
-        console.print(f"{method:<10} {100 * accuracy:5.1f} %  {shown}", highlight=False)
+        console.print(f"{method:<10} {score.said(score.sign * best):>7}  {shown}", highlight=False)
     console.print(f"use it: cflag compare {args.preset} --tuned {path} ...", highlight=False, soft_wrap=True)
 
 

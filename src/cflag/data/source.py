@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 
 from cflag.errors import DataError
+from cflag.problems.base import find
 
 
 @dataclass(frozen=True)
 class Split:
-    """One half of a source: `x` is (n, ...), `y` holds n labels, `subject` (where known) n people."""
+    """One half of a source: `x` is (n, ...), `y` holds n labels, `subject` (where known) n people.
+
+    What a label is depends on the source's problem: a class, a number or a row of them, a class for every step.
+    """
 
     x: Tensor
     y: Tensor
@@ -46,15 +50,21 @@ class Source:
     std: tuple[float, ...] = (1.0,)
     origin: str = ""
     """Of features, the digest of the backbone that made them."""
+    problem: str = "classes"
+    """What its labels are: `cflag list problems`. `classes` is then the number of outputs that a model needs."""
 
     def __post_init__(self) -> None:
+        problem = find(self.problem)
         for half, split in (("train", self.train), ("test", self.test)):
-            _check_tensors(f"{self.name}: {half}", split)
+            where = f"{self.name}: {half}"
             if len(split.x) != len(split.y) or not len(split.y):
-                raise DataError(f"{self.name}: {half} has {len(split.x)} samples and {len(split.y)} labels")
-            low, high = int(split.y.min()), int(split.y.max())
-            if low < 0 or high >= self.classes:
-                raise DataError(f"{self.name}: {half} labels span {low}..{high}, expected 0..{self.classes - 1}")
+                raise DataError(f"{where} has {len(split.x)} samples and {len(split.y)} labels")
+            problem.labels(split.y, where)
+            _check_tensors(where, split)
+            problem.check_range(split.y, self.classes, where)
+        if self.train.y.shape[1:] != self.test.y.shape[1:]:
+            shapes = tuple(self.train.y.shape[1:]), tuple(self.test.y.shape[1:])
+            raise DataError(f"{self.name}: labels have shape {shapes[0]} in train and {shapes[1]} in test")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,25 +78,28 @@ class Source:
         test: tuple[Tensor, Tensor],
         name: str = "custom",
         tasks: tuple[Tensor, Tensor] | None = None,
+        problem: str = "classes",
     ) -> Source:
         """Make a source of your own tensors: (x, y) for train and for test, labels 0..classes-1.
 
-        `tasks` are the tasks of the train and of the test samples, from 0, for `scenario = "domain"`.
+        `tasks` are the tasks of the train and of the test samples, from 0, for `scenario = "domain"`. With another
+        `problem`, labels are what that says: `problem = "regression"` takes numbers.
         """
         for half in (train, test):
             if len(half) != 2 or not all(isinstance(part, Tensor) for part in half):
                 raise DataError(f"{name}: give (x, y) as two tensors for train and for test")
-        classes = int(torch.cat([train[1].flatten(), test[1].flatten()]).max()) + 1
+            if not half[1].numel():
+                raise DataError(f"{name}: there are no labels; give some for train and for test")
+        kind, halves = find(problem), ("train", "test")
+        y = [kind.labels(part[1], f"{name}: {half}") for part, half in zip((train, test), halves, strict=True)]
         ids = (None, None) if tasks is None else tuple(part.long() for part in tasks)
-        learned, held_out = (Split(x, y.long(), task=i) for (x, y), i in zip((train, test), ids, strict=True))
-        return cls(name, learned, held_out, classes)
+        learned, held_out = (Split(part[0], y[k], task=ids[k]) for k, part in enumerate((train, test)))
+        return cls(name, learned, held_out, kind.outputs(y), problem=problem)
 
 
 def _check_tensors(where: str, split: Split) -> None:
     """Refuse what would only fail, or silently go wrong, somewhere deep in training."""
-    if split.y.dim() != 1:
-        raise DataError(f"{where} labels have shape {tuple(split.y.shape)}, expected one number per sample")
-    if split.task is not None and (split.task.shape != split.y.shape or bool((split.task < 0).any())):
+    if split.task is not None and (split.task.shape != split.y.shape[:1] or bool((split.task < 0).any())):
         raise DataError(f"{where} tasks have shape {tuple(split.task.shape)}, expected a number from 0 per sample")
     if split.x.is_floating_point() and not bool(torch.isfinite(split.x).all()):
         raise DataError(f"{where} samples hold values that are not finite")

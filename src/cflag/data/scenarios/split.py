@@ -8,6 +8,7 @@ from cflag.data.options import BenchmarkOptions
 from cflag.data.scenarios.base import Task, TaskSequence
 from cflag.data.source import Source
 from cflag.errors import UserError
+from cflag.problems.base import find
 from cflag.registry import register
 from cflag.rng import stream
 
@@ -25,6 +26,11 @@ def class_incremental(source: Source, options: BenchmarkOptions) -> TaskSequence
 
 
 def _split_classes(source: Source, options: BenchmarkOptions) -> tuple[Task, ...]:
+    if not find(source.problem).splits:
+        raise UserError(
+            f"scenario '{options.scenario}' gives tasks classes of their own, and problem = '{source.problem}' has "
+            "none to give: use scenario = 'domain', whose tasks share all outputs"
+        )
     if options.tasks > source.classes:
         raise UserError(f"tasks = {options.tasks} is more than the {source.classes} classes of {source.name}")
     order = np.arange(source.classes)
