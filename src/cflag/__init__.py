@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from cflag.means.base import RobustMean
     from cflag.memory.base import Memory
     from cflag.methods.base import FedAvg, FedAvgSettings, Method
+    from cflag.problems.base import Problem
+    from cflag.problems.score import Score
     from cflag.registry import register
     from cflag.results.result import Result
     from cflag.server import Server
@@ -58,10 +60,12 @@ _HOMES = {
     "Memory": "cflag.memory.base",
     "Method": "cflag.methods.base",
     "Plan": "cflag.data.schedules.base",
+    "Problem": "cflag.problems.base",
     "Result": "cflag.results.result",
     "RobustMean": "cflag.means.base",
     "Samples": "cflag.data.samples",
     "Schedule": "cflag.data.schedules.base",
+    "Score": "cflag.problems.score",
     "Series": "cflag.diagnostics",
     "Server": "cflag.server",
     "Source": "cflag.data.source",
@@ -94,10 +98,12 @@ __all__ = [
     "Memory",
     "Method",
     "Plan",
+    "Problem",
     "Result",
     "RobustMean",
     "Samples",
     "Schedule",
+    "Score",
     "Series",
     "Server",
     "Source",

@@ -188,7 +188,7 @@ def _compare(args: argparse.Namespace) -> None:
     caption = f"{args.preset}: equal {args.budget}, mean ± standard deviation over {len(seeds)} seeds"
     console.print(caption, highlight=False)
     console.print(as_text(results))
-    figure = _compare_figure(results, args.out, results[0].score.named(f"accuracy-{args.budget}"))
+    figure = _compare_figure(results, args.out, f"accuracy-{args.budget}")
     for path in [*write_tables(results, args.out / f"table-{args.budget}", caption), *figure]:
         console.print(str(path), highlight=False, soft_wrap=True)
 
@@ -216,6 +216,7 @@ def _tune(args: argparse.Namespace) -> None:
 
 
 def _compare_figure(results: Sequence[Result], root: Path, name: str = "accuracy_after_each_task") -> list[Path]:
+    from cflag.problems.score import common
     from cflag.results.figures import draw_accuracy, save
 
-    return save(draw_accuracy(results), root / name)[:1]
+    return save(draw_accuracy(results), root / common([result.score for result in results]).named(name))[:1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -59,9 +59,11 @@ class Source:
             where = f"{self.name}: {half}"
             if len(split.x) != len(split.y) or not len(split.y):
                 raise DataError(f"{where} has {len(split.x)} samples and {len(split.y)} labels")
-            problem.labels(split.y, where)
+            labels = problem.labels(split.y, where)
             _check_tensors(where, split)
-            problem.check_range(split.y, self.classes, where)
+            problem.check_range(labels, self.classes, where)
+            if labels is not split.y:  # in the type that the loss takes
+                object.__setattr__(self, half, replace(split, y=labels))
         if self.train.y.shape[1:] != self.test.y.shape[1:]:
             shapes = tuple(self.train.y.shape[1:]), tuple(self.test.y.shape[1:])
             raise DataError(f"{self.name}: labels have shape {shapes[0]} in train and {shapes[1]} in test")

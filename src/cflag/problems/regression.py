@@ -40,7 +40,7 @@ class Regression(Problem):
             raise DataError(f"{where} labels have shape {tuple(y.shape)}, expected (n,) or (n, k) numbers to predict")
         if y.is_complex() or not bool(torch.isfinite(y).all()):
             raise DataError(f"{where} labels hold values that are not finite real numbers")
-        return y.to(torch.float32)
+        return y if y.dtype in (torch.float32, torch.float64) else y.to(torch.float32)
 
     def outputs(self, y: Sequence[Tensor]) -> int:
         """As many outputs as numbers."""
