@@ -166,7 +166,7 @@ def total_transfer(tested: Outcomes, alone: Table) -> float | None:
         now = tested.after[place]
         just, before = tested.plan.last == round_, (tested.plan.last >= 0) & (tested.plan.last < round_)
         forward, backward = _mean((now - alone)[just]), _mean((now - tested.learned)[before])
-        totals.append((forward or 0.0) + (backward or 0.0))
+        totals.append(tested.sign * ((forward or 0.0) + (backward or 0.0)))
     return fmean(totals) if totals else None
 
 
