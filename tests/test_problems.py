@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -167,7 +167,7 @@ def test_measures_of_clients_have_the_same_signs() -> None:
 
 def test_what_has_no_score_is_left_out_of_means() -> None:
     a: Any = [[0.5, None], [None, 0.25]]
-    summary = Result("m", 1, {"task": a, "class": a}, [0.1, None], [], {}, {}, {}, score=MAE).summary()
+    summary = Result("m", 1, {"task": a, "class": a}, cast(Any, [0.1, None]), [], {}, {}, {}, score=MAE).summary()
     assert (summary["forgetting"], summary["forward_transfer"]) == (0.0, 0.0)
     assert summary["learning_accuracy"] == pytest.approx(0.375)
 

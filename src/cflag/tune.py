@@ -19,14 +19,12 @@ from cflag.compare import Budget, Job, equal_cost, prepare, run_all
 from cflag.config import Config, load_file, merge, resolve
 from cflag.errors import CflagError, DivergedError, UserError
 from cflag.files import write_atomically
+from cflag.problems.base import scoring
 from cflag.process import cores
 
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
-
-WORTHLESS = -1e9
-"""The score of a run that diverged."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +85,8 @@ def tune(
     raw = merge(raw, [("seed", tuning.seed), ("workers", workers), ("eval_every", 10**6)])
     searches = [Search(method, raw, tuning.seed) for method in methods]
     rounds = _rounds(searches, tuning.budget)
+    plain = searches[0].config({})
+    score = scoring(plain.problem, plain.score).score
     for number in range(1, tuning.trials + 1):
         trials = {search.method: search.ask() for search in searches}
         jobs = []
@@ -96,7 +96,7 @@ def tune(
                 jobs.append(Job(out / f"{search.method}-{number:03d}", config))
         scores = _run(jobs, watch)
         for search in searches:
-            search.study.tell(trials[search.method], scores.get(search.method, WORTHLESS))
+            search.study.tell(trials[search.method], scores.get(search.method, score.worthless))
     return {s.method: (s.study.best_value, s.study.best_params) for s in searches}
 
 

@@ -25,7 +25,7 @@ from cflag.server import Server
 class Sums(Method, ABC):
     """Keeps, for all classes so far, how many samples there were and the sum of their features."""
 
-    problems = ("classes",)
+    problems: ClassVar[tuple[str, ...]] = ("classes",)
     squares: ClassVar[bool] = False
     """Whether it also wants Σ x xᵀ over all samples, d² numbers."""
 

@@ -31,6 +31,13 @@ class Score:
         return 1.0 if self.higher else -1.0
 
     @property
+    def worthless(self) -> float:
+        """What counts, the higher the better, for a run that came to nothing: no score can be lower."""
+        if self.bounds is None:
+            return -1e9
+        return self.bounds[0] if self.higher else -self.bounds[1]
+
+    @property
     def title(self) -> str:
         """The text at the beginning of a heading."""
         return self.text[:1].upper() + self.text[1:]
