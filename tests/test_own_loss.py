@@ -138,7 +138,7 @@ def test_batch_norm_learns_where_a_sample_is_left_over(method: str, tmp_path: Pa
     task = (torch.arange(18) >= 9).long()
     source = Source.from_tensors((x, y), (x, y), tasks=(task, task))
     model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
-    same: dict[str, Any] = {"scenario": "domain", "tasks": 2, "clients": 1, "rounds": 2, "batch": 4, "epochs": 2, "workers": 1,
-            "memory": {"per_task": 4, "sample": 4}}  # fmt: skip
+    same: dict[str, Any] = {"scenario": "domain", "tasks": 2, "clients": 1, "rounds": 2, "batch": 4, "epochs": 2,
+                            "workers": 1, "memory": {"per_task": 4, "sample": 4}}  # fmt: skip
     result = run(source=source, model=model, method=method, out=tmp_path / "run", **same)
     assert len(result.metrics) == 4

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_figures", "runs_here")
 TEXT = (Path(__file__).parent.parent / "docs" / "problems.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.DOTALL)
 CODE = [code for kind, code in BLOCKS if kind == "python"]
-COMMANDS = [line for kind, block in BLOCKS if kind == "" for line in block.splitlines()]
+COMMANDS = [line for kind, block in BLOCKS if kind == "bash" for line in block.splitlines()]
 
 
 @pytest.fixture(autouse=True)
