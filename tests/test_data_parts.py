@@ -21,7 +21,7 @@ from cflag.data.load import load_source
 from cflag.data.options import BenchmarkOptions
 from cflag.errors import DataError, UserError
 
-SOURCES = ["cifar10", "cifar100", "digits", "fashion-mnist", "folder", "har", "led", "mnist"]
+SOURCES = ["cifar10", "cifar100", "diabetes", "digits", "fashion-mnist", "folder", "har", "led", "mnist"]
 KNOWN = {
     "source": [*SOURCES, "npz", "pictures", "sea", "stagger", "table", "tiny-imagenet"],
     "scenario": ["class", "domain", "permuted", "rotated", "task"],

@@ -19,11 +19,12 @@ from cflag.data.sources.base import Reading
 from cflag.data.spec import Spec
 from cflag.diagnostics import check_figures
 from cflag.errors import UserError, out_of_memory
-from cflag.learning.learner import Learner, Loss
+from cflag.learning.learner import Learner, OwnLoss
 from cflag.methods.base import Method
 from cflag.models.lora import add_adapters
 from cflag.models.trainable import HEAD, Joined, choose
 from cflag.privacy.rules import check_model
+from cflag.problems.base import find
 from cflag.rng import torch_seed
 
 if TYPE_CHECKING:
@@ -161,12 +162,13 @@ def _model(config: Config, shape: tuple[int, ...], classes: int, own: nn.Module 
     return model
 
 
-def build_learner(config: Config, spec: Spec, model: nn.Module | None = None, loss: Loss | None = None) -> Learner:
+def build_learner(config: Config, spec: Spec, model: nn.Module | None = None, loss: OwnLoss | None = None) -> Learner:
     """Build the learner around the config's model, or around a copy of your own, and check that it fits the data."""
     built = build_model(config, spec, model)
     fast = model is None and hasattr(registry.get("model", config.model), "channels_last")
     channels_last = fast and not isinstance(built, Joined)
-    learner = Learner(built, spec.heads, spec.normalise, config.device, loss, channels_last)
+    problem = find(config.problem)
+    learner = Learner(built, spec.heads, spec.normalise, config.device, loss, channels_last, problem)
     learner.check(spec.blank(), spec.classes)
     check_model(config.privacy, learner.buffers.numel(), loss is not None)
     return learner

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import tomli_w
 
 from cflag import registry
-from cflag.checks import check_cohort, check_device, check_ranges, check_schedule
+from cflag.checks import check_cohort, check_device, check_problem, check_ranges, check_schedule
 from cflag.data.load import family, placed
 from cflag.data.options import BenchmarkOptions, DataOptions, ScheduleOptions
 from cflag.data.partitions.base import OWN, has_own_data
@@ -52,8 +52,10 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     average_tail: float = 0.0
     """The last part of a task's rounds whose models are averaged at its end (0.25: the last quarter); 0 is off, as in
     the paper. It costs nothing, and helps where a constant rate leaves noise behind."""
+    score: str = ""
+    """Which of its problem's scores is the run's: tables, forgetting and pictures are of it; by default the first."""
     eval_every: int = 1
-    """Measure the accuracy so far every so many rounds; a task's last round is always measured."""
+    """Measure the score so far every so many rounds; a task's last round is always measured."""
     engine: Literal["local", "flower-sim", "flower"] = "local"
     """What carries questions and answers: this machine, Flower's simulation on it, or Flower over many (`cflag deploy`,
     `cflag server`). Changes no number."""
@@ -117,7 +119,7 @@ OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions, "mean": MeanOpti
 TABLES = (*OPTION_TABLES, "settings", "other_settings")
 ELSEWHERE = ("workers", "data_dir", "log", "device", "min_clients", "deadline", "patience", "plugins")
 """Keys that change no number: they say where and how something is computed."""
-FIRST = ("method", "source", "scenario", "clients", "tasks", "rounds", "seed", "zeta", "model")
+FIRST = ("method", "source", "problem", "scenario", "clients", "tasks", "rounds", "seed", "zeta", "model")
 
 
 def _listed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,6 +327,7 @@ def _check(config: Config) -> None:
         raise UserError("privacy.unit = 'client' needs the plain mean, which its noise fits: leave [mean] as it is")
     check_device(config)
     check_schedule(config)
+    check_problem(config)
     log_names(config.log)
 
 

@@ -77,6 +77,8 @@ class DataOptions:
 class BenchmarkOptions:
     """How a source becomes tasks, and tasks become clients' data."""
 
+    problem: str = "classes"
+    """What labels are, what the loss is, and how answers are scored: `cflag list problems`."""
     scenario: str = "task"
     """How the source becomes a sequence of tasks: `cflag list scenarios`."""
     tasks: int = 5

@@ -11,11 +11,15 @@ import torch
 from torch import Tensor
 
 from cflag.errors import DataError
+from cflag.problems.base import find
 
 
 @dataclass(frozen=True)
 class Split:
-    """One half of a source: `x` is (n, ...), `y` holds n labels, `subject` (where known) n people."""
+    """One half of a source: `x` is (n, ...), `y` holds n labels, `subject` (where known) n people.
+
+    What a label is depends on the source's problem: a class, a number or a row of them, a class for every step.
+    """
 
     x: Tensor
     y: Tensor
@@ -53,17 +57,25 @@ class Source:
     """Of features, the digest of the backbone that made them."""
     class_names: tuple[str, ...] = ()
     """What classes 0, 1, ... are called, where known."""
+    problem: str = "classes"
+    """What its labels are: `cflag list problems`. `classes` is then the number of outputs that a model needs."""
 
     def __post_init__(self) -> None:
+        problem = find(self.problem)
         if self.class_names and len(self.class_names) != self.classes:
             raise DataError(f"{self.name}: {len(self.class_names)} class names for {self.classes} classes")
         for half, split in (("train", self.train), ("test", self.test)):
-            _check_tensors(f"{self.name}: {half}", split)
+            where = f"{self.name}: {half}"
             if len(split.x) != len(split.y) or not len(split.y):
-                raise DataError(f"{self.name}: {half} has {len(split.x)} samples and {len(split.y)} labels")
-            low, high = int(split.y.min()), int(split.y.max())
-            if low < 0 or high >= self.classes:
-                raise DataError(f"{self.name}: {half} labels span {low}..{high}, expected 0..{self.classes - 1}")
+                raise DataError(f"{where} has {len(split.x)} samples and {len(split.y)} labels")
+            labels = problem.labels(split.y, where)
+            _check_tensors(where, split)
+            problem.check_range(labels, self.classes, where)
+            if labels is not split.y:  # in the type that the loss takes
+                object.__setattr__(self, half, replace(split, y=labels))
+        if self.train.y.shape[1:] != self.test.y.shape[1:]:
+            shapes = tuple(self.train.y.shape[1:]), tuple(self.test.y.shape[1:])
+            raise DataError(f"{self.name}: labels have shape {shapes[0]} in train and {shapes[1]} in test")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -80,17 +92,22 @@ class Source:
         *,
         subjects: tuple[Tensor, Tensor] | None = None,
         class_names: Sequence[str] = (),
+        problem: str = "classes",
     ) -> Source:
         """Make a source of your own tensors: (x, y) for train and for test, labels 0..classes-1.
 
         `tasks` are the tasks of the train and of the test samples, from 0; `subjects` the people they are of, any
-        whole numbers. Where a class has no sample, `class_names` must say that it exists.
+        whole numbers. Where a class has no sample, `class_names` must say that it exists. With another `problem`,
+        labels are what that says: `problem = "regression"` takes numbers.
         """
         for half in (train, test):
             if len(half) != 2 or not all(isinstance(part, Tensor) for part in half):
                 raise DataError(f"{name}: give (x, y) as two tensors for train and for test")
-        y = [whole(part[1], f"{name}: {half} labels") for part, half in ((train, "train"), (test, "test"))]
-        classes = len(class_names) or count_classes(torch.cat([part.flatten() for part in y]), name)
+            if not half[1].numel():
+                raise DataError(f"{name}: there are no labels; give some for train and for test")
+        kind = find(problem)
+        y = [kind.labels(part[1], f"{name}: {half}") for part, half in ((train, "train"), (test, "test"))]
+        classes = len(class_names) or _outputs(problem, y, name)
 
         def numbers(given: tuple[Tensor, Tensor] | None, what: str) -> list[Tensor | None]:
             if given is None:
@@ -99,7 +116,7 @@ class Source:
 
         people, ids = numbers(subjects, "subjects"), numbers(tasks, "tasks")
         halves = [Split(h[0], y[k], people[k], task=ids[k]) for k, h in enumerate((train, test))]
-        return cls(name, halves[0], halves[1], classes, class_names=tuple(class_names))
+        return cls(name, halves[0], halves[1], classes, class_names=tuple(class_names), problem=problem)
 
     @classmethod
     def from_datasets(
@@ -143,6 +160,11 @@ def whole(values: Tensor, where: str) -> Tensor:
     return values.long()
 
 
+def _outputs(problem: str, y: Sequence[Tensor], name: str) -> int:
+    """Return how many outputs labels need; of plain classes none may be skipped."""
+    return count_classes(torch.cat(list(y)), name) if problem == "classes" else find(problem).outputs(y)
+
+
 def count_classes(labels: Tensor, name: str) -> int:
     """Return how many classes labels 0, 1, ... are of; a number that is skipped is refused."""
     found = set(labels.unique().tolist())
@@ -178,11 +200,9 @@ def joined(parts: Sequence[Source]) -> Source:
 
 def _check_tensors(where: str, split: Split) -> None:
     """Refuse what would only fail, or silently go wrong, somewhere deep in training."""
-    if split.y.dim() != 1:
-        raise DataError(f"{where} labels have shape {tuple(split.y.shape)}, expected one number per sample")
-    if split.task is not None and (split.task.shape != split.y.shape or bool((split.task < 0).any())):
+    if split.task is not None and (split.task.shape != split.y.shape[:1] or bool((split.task < 0).any())):
         raise DataError(f"{where} tasks have shape {tuple(split.task.shape)}, expected a number from 0 per sample")
-    if split.subject is not None and split.subject.shape != split.y.shape:
+    if split.subject is not None and split.subject.shape != split.y.shape[:1]:
         raise DataError(f"{where} subjects have shape {tuple(split.subject.shape)}, expected a number per sample")
     if split.x.is_floating_point() and len(split.x):
         parts = [torch.isfinite(x).flatten(1).all(1) for x in split.x.reshape(len(split.x), -1).split(1000)]

@@ -14,6 +14,7 @@ from cflag.data.partitions.base import has_own_data
 from cflag.data.scenarios.base import Task, TaskSequence, check_known
 from cflag.data.source import Source
 from cflag.errors import UserError, unknown
+from cflag.problems.base import find
 from cflag.registry import register
 from cflag.rng import stream
 
@@ -31,6 +32,11 @@ def class_incremental(source: Source, options: BenchmarkOptions) -> TaskSequence
 
 
 def _split_classes(source: Source, options: BenchmarkOptions) -> tuple[Task, ...]:
+    if not find(source.problem).splits:
+        raise UserError(
+            f"scenario '{options.scenario}' gives tasks classes of their own, and problem = '{source.problem}' has "
+            "none to give: use scenario = 'domain', whose tasks share all outputs"
+        )
     if options.task_classes:
         return tuple(Task(classes) for classes in _listed_classes(source, options))
     if source.train.task is not None and source.test.task is not None:
