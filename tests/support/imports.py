@@ -70,7 +70,7 @@ ROOMS = Layers(
         ("engines.flower", "session"),
         ("checkpoint",),
         ("experiment",),
-        ("launch", "compare", "theory", "report"),
+        ("launch", "compare", "theory", "report", "export"),
         ("paper", "tune"),
         ("commands",),
         ("cli",),
