@@ -1,4 +1,4 @@
-"""c_flag: the ClientApp, which answers the questions of a round; samples stay with it."""
+"""c_flag: the ClientApp, which answers questions and keeps its samples."""
 
 from cflag.engines.flower.client.app import client as app
 

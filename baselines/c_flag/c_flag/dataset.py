@@ -1,4 +1,4 @@
-"""c_flag: the data. `python -m c_flag.dataset PRESET` prints who has how many samples."""
+"""c_flag: `python -m c_flag.dataset PRESET` prints who has how many samples."""
 
 import sys
 

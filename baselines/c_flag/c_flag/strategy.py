@@ -1,4 +1,4 @@
-"""c_flag: the strategy is cflag's method of the same name, Algorithms 1 and 2 of the paper."""
+"""c_flag: the strategy, Algorithms 1 and 2 of the paper, is cflag's method."""
 
 from cflag.methods.cflag import CFlag
 

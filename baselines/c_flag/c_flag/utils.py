@@ -1,4 +1,4 @@
-"""c_flag: what came out. `python -m c_flag.utils OUT` prints the accuracy matrix of a finished run."""
+"""c_flag: `python -m c_flag.utils OUT` prints a finished run's accuracies."""
 
 import sys
 from pathlib import Path
@@ -7,11 +7,11 @@ from cflag import Result
 
 
 def table(folder: Path) -> str:
-    """Return a run's accuracies in percent, a row after each task, and its two numbers."""
+    """Return a run's accuracies in percent, a row a task, and two numbers."""
     result = Result.load(folder)
     rows = ["  ".join(f"{100 * a:5.1f}" for a in row) for row in result.accuracy_matrix]
-    found = f"Acc {100 * result.average_accuracy:.1f} %, Forget {100 * result.forgetting:.1f} %"
-    return "\n".join([*rows, found])
+    accuracy, forgetting = 100 * result.average_accuracy, 100 * result.forgetting
+    return "\n".join([*rows, f"Acc {accuracy:.1f} %, Forget {forgetting:.1f} %"])
 
 
 if __name__ == "__main__":
