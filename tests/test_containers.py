@@ -100,7 +100,9 @@ def script(service: str, places: dict[str, str], port: int) -> list[str]:
     text = str(SERVICES[service]["command"][0]).replace("$$", "$").replace("server:9092", f"localhost:{port}")
     text = text.replace("--host server", "--host localhost")
     text = text.replace("exec cflag server", f"exec cflag server --host 127.0.0.1 --port {port} --no-database")
-    text = text.replace("cflag client", "cflag client --poll 0.05").replace(" --set min_", " --set rounds=1 --set min_")
+    text = text.replace("cflag client", "cflag client --poll 0.05").replace(
+        " --set min_", " --set tasks=2 --set rounds=1 --set min_"
+    )
     for where, here in places.items():
         text = re.sub(rf"(?<![\w.]){where}(?=[/\s])", here, text)
     return ["sh", "-euc", text]

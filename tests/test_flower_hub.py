@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 import tomli_w
 import yaml
-from flwr.cli.build import build_fab_from_files, validate_config
+from flwr.cli.build import build_fab_from_files
 from flwr.cli.utils import collect_files
+from flwr.common.config import validate_config
 
 from cflag.engines.flower.client.app import _simulated
 from cflag.engines.flower.processes.fleet import APP, free_port, quiet_flower, tool
@@ -85,7 +87,7 @@ def test_the_baseline_runs_in_flowers_own_simulation_with_the_local_engines_numb
     home.mkdir()
     connection = {"address": f"127.0.0.1:{port}", "insecure": True}
     (home / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": "sim", "sim": connection}}))
-    env = {**os.environ, **quiet_flower(home), "TMPDIR": str(tmp_path), "PYTHONWARNINGS": "ignore"}
+    env = {**os.environ, **quiet_flower(home)}
     link = [tool("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
     with background([*link, "--disable-runtime-dependency-installation"], tmp_path / "link.log", env):
         wait_for(lambda: "Application startup complete" in (tmp_path / "link.log").read_text(), "the SuperLink")
@@ -94,6 +96,7 @@ def test_the_baseline_runs_in_flowers_own_simulation_with_the_local_engines_numb
         done = subprocess.run([tool("flwr"), "run", *words, "-c", config], env=env, capture_output=True, text=True)
         assert '"success": true' in done.stdout, done.stdout + done.stderr
         wait_for(lambda: (tmp_path / "run" / "result.json").is_file(), "the simulation")
+    shutil.rmtree(_simulated(int(json.loads(done.stdout)["run-id"])))
     local = [sys.executable, "-m", "cflag.cli", "run", "digits", "--workers", "1", "--quiet"]
     local += ["--out", str(tmp_path / "local"), *(part for word in settings for part in ("--set", word))]
     subprocess.run(local, check=True, stdout=subprocess.DEVNULL)

@@ -64,6 +64,10 @@ print(*(about["classes"][allowed[k]] for k in scores[:, list(allowed)].argmax(1)
 class Exported(nn.Module):
     """A model with the scaling of its samples before it, and what is closed behind it."""
 
+    mean: Tensor
+    std: Tensor
+    closed: Tensor
+
     def __init__(self, model: nn.Module, spec: Spec, open_outputs: Tensor) -> None:
         super().__init__()
         shape = (1, -1, *[1] * (len(spec.shape) - 1))

@@ -61,8 +61,9 @@ class WandbLogger(Logger):
     def _init(self, online: bool) -> Any:
         import wandb
 
+        mode: Any = os.environ["WANDB_MODE"]
         return wandb.init(
-            mode=os.environ["WANDB_MODE"],
+            mode=mode,
             dir=str(self.folder.path.absolute()),
             project=os.environ.get("WANDB_PROJECT") or "cflag",
             name=self.folder.path.absolute().name,
