@@ -82,7 +82,7 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
         "models": {"linear", "cosine", "mlp", "cnn", "cnn1d", "resnet18", "resnet50"},
         "memories": {"ring", "reservoir", "none"},
         "means": {"mean", "clipped", "trimmed", "median", "krum"},
-        "loggers": {"mlflow", "tensorboard"},
+        "loggers": {"mlflow", "tensorboard", "wandb"},
         "backbones": {"efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2", "resnet18", "resnet50", "timm"},
         "presets": {"digits", *(f"{s}-{k}" for s in DATA_SETS for k in SCALES)},
         "campaigns": set(CAMPAIGNS),

@@ -70,7 +70,7 @@ ROOMS = Layers(
         ("engines.flower", "session"),
         ("checkpoint",),
         ("experiment",),
-        ("launch", "compare", "transfer", "theory", "report"),
+        ("launch", "compare", "transfer", "theory", "report", "export"),
         ("paper", "tune"),
         ("commands",),
         ("cli",),
