@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cflag.memory.base import Memory
     from cflag.methods.base import FedAvg, FedAvgSettings, Method
     from cflag.registry import register
+    from cflag.results.model import TrainedModel
     from cflag.results.result import Result
     from cflag.server import Server
 
@@ -68,6 +69,7 @@ _HOMES = {
     "Split": "cflag.data.source",
     "Task": "cflag.data.scenarios.base",
     "TaskSequence": "cflag.data.scenarios.base",
+    "TrainedModel": "cflag.results.model",
     "UserError": "cflag.errors",
     "features": "cflag.backbones.features",
     "load_config": "cflag.config",
@@ -104,6 +106,7 @@ __all__ = [
     "Split",
     "Task",
     "TaskSequence",
+    "TrainedModel",
     "UserError",
     "features",
     "load_config",

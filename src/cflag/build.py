@@ -33,12 +33,12 @@ def build_benchmark(config: Config, source: Source | None = None) -> Benchmark:
     """Deal the data, the config's or your own, and check that the memory can hold some."""
     _check_custom(config.source, source, "source")
     source = source or load_source(config.source, data_dir_or_default(config.data_dir))
-    benchmark = Benchmark(source, config, _extractor(config))
+    benchmark = Benchmark(source, config, build_features(config))
     config.memory.check_limits(benchmark.train(0, 0))
     return benchmark
 
 
-def _extractor(config: Config) -> Features | None:
+def build_features(config: Config) -> Features | None:
     """Return what turns pictures into what a backbone's frozen layers make of them, where the config names one."""
     if not config.backbone:
         if config.whiten:

@@ -40,12 +40,18 @@ class Features(Protocol):
         """Return the features of pictures, as `source` has them."""
         ...
 
+    def once(self, x: Tensor) -> Tensor:
+        """Return the same of pictures that will not come again."""
+        ...
+
 
 class Benchmark:
     """Who gets which samples of which task; only indices are kept, samples are cut out when asked for."""
 
     def __init__(self, source: Source, options: BenchmarkOptions, features: Features | None = None) -> None:
         self.options = options
+        self.raw = source.shape, str(source.train.x.dtype).removeprefix("torch.")
+        """The shape and dtype of a sample as the source has it, before it is resized or goes through a backbone."""
         source = _reduced(source, options)
         self.source = source = features.source(source) if features else _resized(source, options.image_size)
         self._features = features if self.has_pictures else None  # a whole network
@@ -72,6 +78,7 @@ class Benchmark:
             by_task=sequence.by_task,
             clients=options.clients,
             origin=source.origin,
+            class_names=source.class_names,
         )
         self._partition: Partition = registry.get("partition", options.partition)
         self._refuse_untested()
@@ -263,10 +270,12 @@ def _resized(source: Source, size: int) -> Source:
     if len(source.shape) != 3:
         raise UserError(f"image_size wants images; {source.name} has samples of shape {source.shape}")
 
-    def shrink(split: Split) -> Split:
-        pieces = [F.interpolate(x.float(), size=(size, size), mode="area") for x in split.x.split(1000)]
-        whole = not split.x.is_floating_point()
-        small = torch.cat([(p.round() if whole else p).to(split.x.dtype) for p in pieces])
-        return replace(split, x=small)
+    train, test = (replace(split, x=resized(split.x, size)) for split in (source.train, source.test))
+    return replace(source, train=train, test=test)
 
-    return replace(source, train=shrink(source.train), test=shrink(source.test))
+
+def resized(x: Tensor, size: int) -> Tensor:
+    """Return images of size × size pixels, by averaging."""
+    pieces = [F.interpolate(piece.float(), size=(size, size), mode="area") for piece in x.split(1000)]
+    whole = not x.is_floating_point()
+    return torch.cat([(piece.round() if whole else piece).to(x.dtype) for piece in pieces])

@@ -46,6 +46,8 @@ class Source:
     std: tuple[float, ...] = (1.0,)
     origin: str = ""
     """Of features, the digest of the backbone that made them."""
+    class_names: tuple[str, ...] = ()
+    """What the classes are called, in the order of their labels; empty where nobody knows."""
 
     def __post_init__(self) -> None:
         for half, split in (("train", self.train), ("test", self.test)):

@@ -32,6 +32,8 @@ class Spec:
     clients: int
     origin: str = ""
     """Of features, the digest of the backbone that made them: clients with other weights are of another benchmark."""
+    class_names: tuple[str, ...] = ()
+    """What the classes are called; empty where nobody knows."""
 
     @cached_property
     def heads(self) -> Heads:
@@ -67,9 +69,10 @@ class Spec:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as JSON values."""
-        lists = {"shape": list(self.shape), "mean": list(self.mean), "std": list(self.std)}
+        lists: dict[str, Any] = {"shape": list(self.shape), "mean": list(self.mean), "std": list(self.std)}
         plain = {"dtype": self.dtype, "classes": self.classes, "by_task": self.by_task, "clients": self.clients}
         plain |= {"origin": self.origin} if self.origin else {}
+        lists |= {"class_names": list(self.class_names)} if self.class_names else {}
         return {**lists, **plain, "tasks": [list(classes) for classes in self.tasks]}
 
     @classmethod
@@ -85,4 +88,5 @@ class Spec:
             by_task=raw["by_task"],
             clients=raw["clients"],
             origin=str(raw.get("origin", "")),
+            class_names=tuple(str(name) for name in raw.get("class_names", ())),
         )
