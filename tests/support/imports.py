@@ -57,9 +57,9 @@ ROOMS = Layers(
     "cflag",
     (
         ("errors", "process", "rng"),
-        ("cipher", "stopping", "registry", "diagnostics", "values"),
-        ("files",),
-        ("data", "models", "conversation"),
+        ("cipher", "stopping", "registry", "diagnostics", "ranges"),
+        ("files", "values"),
+        ("data", "models", "conversation", "augmentations"),
         ("memory", "learning", "means", "backbones"),
         ("privacy",),
         ("client", "server", "account"),

@@ -29,6 +29,10 @@ ClassCounts = list[dict[int, list[int]]]
 """For each task its classes, and for each class the training samples that clients 0, 1, ... have of it."""
 
 
+MOST_BYTES = 16 * 10**9
+"""What images may take in memory when they are resized: a hundred times CIFAR10."""
+
+
 class Features(Protocol):
     """What pictures go through before they are dealt."""
 
@@ -270,6 +274,13 @@ def _resized(source: Source, size: int) -> Source:
     if len(source.shape) != 3:
         raise UserError(f"image_size wants images; {source.name} has samples of shape {source.shape}")
 
+    count = len(source.train) + len(source.test)
+    room = count * source.shape[0] * size * size * source.train.x.element_size()
+    if room > MOST_BYTES:
+        raise UserError(
+            f"image_size = {size}: {count:,} images of that size take {room / 1e9:,.0f} GB, more than "
+            f"{MOST_BYTES / 1e9:,.0f}; make it smaller, or use fewer samples_per_class"
+        )
     train, test = (replace(split, x=resized(split.x, size)) for split in (source.train, source.test))
     return replace(source, train=train, test=test)
 
