@@ -1,4 +1,4 @@
-"""What stands on the pages "use the model" and "your method" works as it stands there, in the order it stands there."""
+"""What stands on pages for users works as it stands there, in the order it stands there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
+from cflag import FedAvgSettings, Result, run
+from cflag.augmentations.base import AMOUNTS
 from cflag.cli import main
 from cflag.data.load import load_source
 
@@ -34,7 +36,7 @@ def follow(page: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, dict[str
             Path(file[1]).write_text(text)
         elif language == "python":
             exec(compile(text, page, "exec"), names)
-        elif not language:
+        else:
             for line in text.splitlines():
                 program, *words = shlex.split(line, comments=True)
                 assert program == "cflag", line
@@ -55,3 +57,26 @@ def test_use_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     expected = model.predict(found).tolist()  # type: ignore[attr-defined]
     lines = [line.split(",") for line in printed.splitlines() if line.startswith("some.npz,")]
     assert [int(line[2]) for line in lines] == expected
+
+
+def test_your_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """All run; replay by halves of one's own is the mean of two gradients, which `er-ace` is with tasks told."""
+    monkeypatch.chdir(tmp_path)
+    _, names = follow("your-method.md", capsys)
+    assert names["model"].seen == (0, 1)  # type: ignore[attr-defined]
+    rows = (tmp_path / "runs" / "rolling" / "metrics.jsonl").read_text().splitlines()
+    assert all('"speed": ' in row for row in rows)
+    same = {"rounds": 2, "tasks": 2}
+    other = run("digits", method="er-ace", **{"er-ace": {"lr": FedAvgSettings.lr}}, out=tmp_path / "er-ace", **same)
+    ours = Result.load(tmp_path / "runs" / "gentle")
+    assert [row["loss"] for row in ours.metrics] == pytest.approx([row["loss"] for row in other.metrics], rel=1e-5)
+    assert ours.metrics[-1]["memory_loss"] == pytest.approx(other.metrics[-1]["memory_loss"], rel=1e-5)
+
+
+def test_augmentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed, _ = follow("augmentation.md", capsys)
+    listed = printed.partition("crop ")[2]
+    assert all(name in listed for name in AMOUNTS[1:])
+    losses = {Result.load(tmp_path / "runs" / name).metrics[0]["loss"] for name in ("usual", "varied", "upside")}
+    assert len(losses) == 3

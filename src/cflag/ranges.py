@@ -57,9 +57,9 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
 def range_of(cls: type[Any], key: str, table: str) -> Range | None:
     """Return the range of a key of a settings class: what the class says, else ours where the key is; None: nothing."""
     for owner in cls.__mro__:
-        if key in vars(owner).get("ranges", {}):
-            found: Range = owner.ranges[key]
-            return found
+        own: Mapping[str, Range] = vars(owner).get("ranges", {})
+        if key in own:
+            return own[key]
         if key in vars(owner).get("__annotations__", {}) and owner.__module__.startswith("cflag."):
             return RANGES[table if table in RANGES else "method"].get(key)
     return None
