@@ -158,6 +158,7 @@ def test_replayed_samples_are_varied_and_memories_hold_them_as_they_were(
     joined = [x for x in taken if len(x) > settings["batch"]]  # a mini-batch and as many of the memory
     assert joined
     old = torch.cat([x[settings["batch"] :] for x in joined])
+    assert float(old.max()) <= 1.0
     unmoved = sum((255 * row).round().to(torch.uint8).numpy().tobytes() in known for row in old)
     assert unmoved < 0.3 * len(old)  # 1 of 25 moves is none; black margins hide some others
 

@@ -81,4 +81,4 @@ def check_numbers(made: Any, table: str = "") -> None:
 
 def _written(number: float) -> str:
     """Return a large number as people read it."""
-    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{number:,.0f}" if number == int(number) < 10**15 else f"{number:g}"
