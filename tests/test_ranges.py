@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, get_args
+from types import UnionType
+from typing import Any, ClassVar, Union, get_args, get_origin
 
 import pytest
 
@@ -20,7 +21,12 @@ from cflag.values import hints
 def numbers(cls: type[Any]) -> list[str]:
     """Return the keys of a settings class that may hold a number."""
     kinds = {field.name: hints(cls)[field.name] for field in fields(cls)}  # type: ignore[arg-type]
-    return [name for name, kind in kinds.items() if {int, float} & {*get_args(kind), kind}]
+    return [name for name, kind in kinds.items() if {int, float} & single(kind)]
+
+
+def single(kind: Any) -> set[Any]:
+    """Return the types of single values that a key may hold."""
+    return {kind, *(get_args(kind) if get_origin(kind) in (Union, UnionType) else ())}
 
 
 LINES = [*(f"{c},{5 * t + 1},{5 * t + 5},{t + 1}" for c in range(5) for t in range(5))]
@@ -73,7 +79,7 @@ def test_every_number_has_a_range_and_none_ends_in_a_traceback(
     default = next(field.default for field in fields(cls) if field.name == key)
     assert not isinstance(default, int | float) or low <= default <= high
     name = f"{table}.{key}" if table else key
-    raw, whole = load_raw("digits"), int in {*get_args(hints(cls)[key]), hints(cls)[key]}  # type: ignore[arg-type]
+    raw, whole = load_raw("digits"), int in single(hints(cls)[key])  # type: ignore[arg-type]
     beyond = [low - 1, high * 2 + 1, -(10**30), 10**30, *([] if whole else [1e300, -1e300, 1e30, -1e-300])]
     for value in [low, high, 0, 1, *beyond]:
         value = int(value) if whole else float(value)

@@ -247,3 +247,16 @@ def test_the_command_refuses_in_one_line(
     error = capsys.readouterr().err
     assert re.search(why, error), error
     assert error.count("\n") == 1
+
+
+def test_a_regression_predicts_numbers(tmp_path: Path) -> None:
+    """R² by its definition, from predictions on the test half, is the run's."""
+    result = run("diabetes", rounds=2, workers=1, out=tmp_path / "run")
+    model, test = result.model(), load_source("diabetes").test
+    assert test.task is not None
+    for task in range(3):
+        x, y = test.x[test.task == task], test.y[test.task == task].double()
+        off = (model.predict(x).flatten().double() - y).square().sum() / (y - y.mean()).square().sum()
+        assert 1 - float(off) == pytest.approx(result.score_matrix[-1][task], rel=1e-4)
+    with pytest.raises(UserError, match="have no probabilities"):
+        model.probabilities(x)

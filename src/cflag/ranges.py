@@ -37,6 +37,7 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
         "max_claim": (0.0, 1e12),
     },
     "privacy": {"clip": (1e-6, 1e6), "noise": (1e-6, 1e6), "epsilon": (0.0, 1e6), "delta": (1e-30, 1.0)},
+    "data": {"classes": (0, 10**6), "held_out": PART, "size": (0, 2**14), "memory_bytes": SIZE},
     "lora": {"rank": (0, 2**16), "alpha": RATE},
     "schedule": {
         "detector_threshold": (0.0, 1e12), "detector_window": MANY, "share": PART, "join": MANY, "leave": MANY,

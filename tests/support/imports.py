@@ -58,7 +58,7 @@ ROOMS = Layers(
     (
         ("errors", "process", "rng"),
         ("cipher", "stopping", "registry", "diagnostics", "ranges"),
-        ("files", "values"),
+        ("files", "problems", "values"),
         ("data", "models", "conversation", "augmentations"),
         ("memory", "learning", "means", "backbones"),
         ("privacy",),
@@ -71,7 +71,7 @@ ROOMS = Layers(
         ("engines.flower", "session"),
         ("checkpoint",),
         ("experiment",),
-        ("launch", "compare", "theory", "report"),
+        ("launch", "compare", "transfer", "theory", "report"),
         ("paper", "tune"),
         ("commands",),
         ("cli",),

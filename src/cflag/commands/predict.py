@@ -40,9 +40,12 @@ def add_predict(commands: Commands) -> None:
 
 
 def _predict(args: argparse.Namespace) -> None:
+    from cflag.problems.base import takes
     from cflag.results.result import Result
 
     model = Result.load(args.run).model() if (args.run / "result.json").is_file() else _unfinished(args.run)
+    if not takes(model.problem, ["classes"]):
+        raise UserError("this run's labels are no single classes; use its model from Python: Result.load(...).model()")
     if args.task is not None and not 1 <= args.task <= len(model.tasks):
         raise UserError(f"--task {args.task}: this run has tasks 1 to {len(model.tasks)}")
     if args.task is None and model.spec.by_task:

@@ -34,6 +34,8 @@ class Spec:
     """Of features, the digest of the backbone that made them: clients with other weights are of another benchmark."""
     class_names: tuple[str, ...] = ()
     """What the classes are called; empty where nobody knows."""
+    label: tuple[int, ...] = ()
+    """The shape of a label: () for one number, (k,) for a row of them."""
 
     @cached_property
     def heads(self) -> Heads:
@@ -46,7 +48,7 @@ class Spec:
     def blank(self) -> Samples:
         """Return one sample of nothing, to try a model on."""
         x = torch.zeros((1, *self.shape), dtype=getattr(torch, self.dtype))
-        return Samples(x, torch.tensor([self.tasks[0][0]]), torch.zeros(1, dtype=torch.long))
+        return Samples(x, torch.full((1, *self.label), self.tasks[0][0]), torch.zeros(1, dtype=torch.long))
 
     def normalise(self, x: Tensor) -> Tensor:
         """Turn raw samples into what a model takes: bytes to [0, 1], then zero mean and unit variance."""
@@ -73,6 +75,7 @@ class Spec:
         plain = {"dtype": self.dtype, "classes": self.classes, "by_task": self.by_task, "clients": self.clients}
         plain |= {"origin": self.origin} if self.origin else {}
         lists |= {"class_names": list(self.class_names)} if self.class_names else {}
+        plain |= {"label": list(self.label)} if self.label else {}
         return {**lists, **plain, "tasks": [list(classes) for classes in self.tasks]}
 
     @classmethod
@@ -89,4 +92,5 @@ class Spec:
             clients=raw["clients"],
             origin=str(raw.get("origin", "")),
             class_names=tuple(str(name) for name in raw.get("class_names", ())),
+            label=tuple(raw.get("label", ())),
         )

@@ -23,6 +23,7 @@ from cflag.data.spec import Spec
 from cflag.errors import UserError
 from cflag.files import WHAT_TO_DO, load_state, read_json, save_state, write_sealed_json
 from cflag.models.lora import split_again
+from cflag.problems.base import takes
 from cflag.process import one_thread
 from cflag.results.digests import BESIDE, DESCRIPTION, MODEL, check_model
 
@@ -46,6 +47,7 @@ def describe_model(
         "schema": SCHEMA,
         "method": config.method,
         "model": config.model,
+        "problem": config.problem,
         "spec": spec.to_dict(),
         "seen": list(seen),
         "sample": None if raw is None else {"shape": list(raw[0]), "dtype": raw[1]},
@@ -73,6 +75,8 @@ class TrainedModel(nn.Module):
         """The tasks that anyone had begun when the run ended."""
         self.class_names = self.spec.class_names or tuple(str(label) for label in range(self.spec.classes))
         """What the classes are called, in the order of the outputs; their numbers where nobody knew."""
+        self.problem = learner.problem
+        """What labels are."""
         self.network = learner.model
         """The plain module; it takes what `inputs` makes of raw samples."""
         self.sample: Raw | None = about["sample"] and (tuple(about["sample"]["shape"]), about["sample"]["dtype"])
@@ -104,17 +108,26 @@ class TrainedModel(nn.Module):
         """Return the softmax of the scores over the classes that may be answered, zero for the others.
 
         Scores of methods that do not answer with the model's outputs, such as distances to class means, are no logits:
-        their softmax ranks classes, and says little about how sure it is.
+        their softmax ranks classes, and says little about how sure it is. Of several labels, each has its own.
         """
-        return self._open(self(x), task).softmax(1)
+        if takes(self.problem, ["multilabel"]):
+            return self._open(self(x), task).sigmoid()
+        if not self.problem.one_of_many:
+            raise UserError("this run predicts numbers, which have no probabilities; predict(x) returns them")
+        return self._open(self(x), task).softmax(-1)
 
     def predict(self, x: Given, task: int | Literal["any"] | None = None) -> Tensor:
         """Return the class of each raw sample, (n,).
 
         With a `task` it is one of that task's; "any" is one of all classes seen. Where tests tell a sample's task,
         as in the task-incremental scenario, one of the two must be said; elsewhere all classes seen is what is meant.
+        In another problem it is what labels are: numbers (n, k) of a regression, yes or no for each of several labels
+        (n, k), a class for each step (n, T).
         """
-        return self._open(self(x), task).argmax(1)
+        scores = self._open(self(x), task)
+        if takes(self.problem, ["multilabel"]):
+            return scores > 0
+        return scores.argmax(-1) if self.problem.one_of_many else scores
 
     def inputs(self, x: Given) -> Tensor:
         """Return raw samples as `network` takes them: resized, through the backbone, normalised."""
