@@ -36,9 +36,10 @@ LINES = [*(f"{c},{5 * t + 1},{5 * t + 5},{t + 1}" for c in range(5) for t in ran
 def everything() -> Iterator[tuple[type[Any], str, dict[str, Any]]]:
     """Yield each settings class, its table, and settings under which the table is in use."""
     yield Config, "", {}
+    in_use: dict[str, dict[str, Any]] = {"privacy": {"privacy.unit": "client"}, "lora": {"lora.rank": 1}}
     for table, cls in OPTION_TABLES.items():
         if table != "schedule":
-            yield cls, table, {"privacy": {"privacy.unit": "client"}, "lora": {"lora.rank": 1}}.get(table, {})
+            yield cls, table, in_use.get(table, {})
     for kind in registry.names("schedule"):
         lines = {"schedule.lines": LINES} if kind == "table" else {}
         yield registry.get("schedule", kind).Settings, "schedule", {"schedule.kind": kind, **lines}
