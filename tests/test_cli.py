@@ -56,6 +56,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
     expected = {
+        "problems": {"classes", "regression", "multilabel", "sequence"},
         "augmentations": {"crop", "erase", "flip", "jitter", "noise"},
         "methods": {
             "cflag",

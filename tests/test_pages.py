@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,8 +67,8 @@ def test_your_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert names["model"].seen == (0, 1)  # type: ignore[attr-defined]
     rows = (tmp_path / "runs" / "rolling" / "metrics.jsonl").read_text().splitlines()
     assert all('"speed": ' in row for row in rows)
-    same = {"rounds": 2, "tasks": 2}
-    other = run("digits", method="er-ace", **{"er-ace": {"lr": FedAvgSettings.lr}}, out=tmp_path / "er-ace", **same)
+    same: dict[str, Any] = {"rounds": 2, "tasks": 2, "er-ace": {"lr": FedAvgSettings.lr}}
+    other = run("digits", method="er-ace", out=tmp_path / "er-ace", **same)
     ours = Result.load(tmp_path / "runs" / "gentle")
     assert [row["loss"] for row in ours.metrics] == pytest.approx([row["loss"] for row in other.metrics], rel=1e-5)
     assert ours.metrics[-1]["memory_loss"] == pytest.approx(other.metrics[-1]["memory_loss"], rel=1e-5)
