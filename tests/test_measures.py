@@ -22,7 +22,7 @@ from cflag.config import resolve
 from cflag.data.schedules.base import NEVER, Frame, Plan
 from cflag.data.schedules.staggered import Staggered, StaggeredOptions
 from cflag.data.schedules.together import Together
-from cflag.results.history import History, Played, accuracies
+from cflag.results.history import History, Played, scores
 from cflag.results.measures import Outcomes, measure, plan_from_dict, plan_to_dict, total_transfer, worst_tenth
 from cflag.results.result import forgetting, forgetting_max, forward_transfer, learning_accuracy
 from cflag.transfer import alone
@@ -140,7 +140,7 @@ def test_with_equal_counts_and_everybody_together_they_are_the_papers(
         known = torch.tensor(data.draw(right)).reshape(clients, tasks)
         tests.append(torch.stack([known, known // 2, torch.full_like(known, held_out)], 2))
     found = measure(Outcomes.of(tests, plan, np.ones((clients, tasks), np.bool_), by_task=True), [])["all"]
-    initial, *a = (accuracies(test, by_task=True) for test in tests)
+    initial, *a = (scores(test, by_task=True) for test in tests)
     papers = {
         "accuracy_seen": sum(a[-1]) / tasks,
         "accuracy_anyone": sum(a[-1]) / tasks,

@@ -58,7 +58,7 @@ ROOMS = Layers(
     (
         ("errors", "process", "rng"),
         ("cipher", "stopping", "registry", "diagnostics", "values"),
-        ("files",),
+        ("files", "problems"),
         ("data", "models", "conversation"),
         ("memory", "learning", "means", "backbones"),
         ("privacy",),

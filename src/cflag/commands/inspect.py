@@ -67,7 +67,11 @@ def add_lists(commands: Commands) -> None:
     data_get = data.add_parser("get", help="download a data set from its official home")
     data_get.add_argument("name")
     data_get.set_defaults(command=_data_get)
-    for sub in (data_list, data_get):
+    data_check = data.add_parser("check", help="what is in data of your own, and what is odd about it")
+    data_check.add_argument("what", metavar="DIR | FILE", help="a folder of pictures, an .npz, a .csv or a .parquet")
+    data_check.add_argument("--set", action="append", default=[], metavar="data.KEY=VALUE", help="as for cflag run")
+    data_check.set_defaults(command=_data_check)
+    for sub in (data_list, data_get, data_check):
         sub.add_argument("--data-dir", metavar="DIR", help="default: $CFLAG_DATA, or a cache folder")
 
 
@@ -154,6 +158,22 @@ def _data_list(args: argparse.Namespace) -> None:
     print(f"data folder: {folder}")
     for name in registry.names("source"):
         print(f"{name:<15} {status(name, folder):<10} {registry.about('source', name)}")
+
+
+def _data_check(args: argparse.Namespace) -> None:
+    from cflag.config import parse_setting
+    from cflag.data.examine import examine
+    from cflag.data.options import DataOptions
+    from cflag.data.sources.base import Reading
+    from cflag.values import options
+
+    given = dict(parse_setting(text) for text in args.set)
+    for key in given:
+        if not key.startswith("data."):
+            raise UserError(f"--set {key}: 'cflag data check' takes settings of [data], as in --set data.label=kind")
+    chosen = options(DataOptions, {key.removeprefix("data."): value for key, value in given.items()}, "data")
+    for line in examine(args.what, Path(args.data_dir or "."), Reading(chosen)):
+        print(line)
 
 
 def _data_get(args: argparse.Namespace) -> None:

@@ -174,7 +174,8 @@ class Engine(ABC):
 
     def placed(self, rows: Mapping[int, Tensor], tasks: Sequence[int]) -> Counts:
         """Return counts of all clients, zeros for those that did not test."""
-        counts = torch.zeros(len(self.everyone), len(tasks), 3, dtype=torch.long)
+        like = next(iter(rows.values()), torch.zeros(len(tasks), 3, dtype=torch.long))
+        counts = like.new_zeros(len(self.everyone), *like.shape)
         if rows:
             counts[list(rows)] = torch.stack(list(rows.values()))
         return counts

@@ -151,7 +151,14 @@ class LocalEngine(Engine):
         return reply
 
     def _test_groups(self, tasks: Sequence[int], testers: Sequence[int]) -> Iterator[list[int]]:
-        """Yield clients in order, in groups with enough samples for a batch."""
+        """Yield clients in order, in groups with enough samples for a batch.
+
+        A batch of another size may round the last bit otherwise, which counts do not show and sums do: where a problem
+        has sums, every client is tested by itself, as it is on a machine of its own.
+        """
+        if not self.benchmark.problem.whole:
+            yield from ([client] for client in testers)
+            return
         group: list[int] = []
         samples = 0
         for client in testers:

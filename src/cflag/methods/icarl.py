@@ -48,6 +48,7 @@ class Icarl(Taught):
 
     Settings = IcarlSettings
     settings: IcarlSettings
+    problems = ("classes",)
     uses_memory = True
     whole_tasks = True
     search_space: ClassVar[SearchSpace] = {"lr": (0.05, 0.3), "strength": (0.2, 3.0)}

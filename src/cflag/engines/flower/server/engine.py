@@ -30,6 +30,7 @@ from cflag.engines.flower.server.post import Post
 from cflag.engines.flower.server.register import Register
 from cflag.engines.flower.server.roll import Roll
 from cflag.engines.host import GlobalModel
+from cflag.problems.base import find
 from cflag.server import Server
 
 
@@ -50,11 +51,15 @@ class FlowerEngine(Engine):
         )
         self.checks = AnswerChecks(self.size_in)
         self.clock = Clock()
+        self.problem = find(config.problem)
+        self.spec: Spec
+        """Of the benchmark that clients agree on."""
         self._around = False
 
     def gather(self, done: int) -> Spec:
         """Wait for the clients that have begun after so many rounds; return the spec of their benchmark."""
-        return self.roll.gather(done)
+        self.spec = self.roll.gather(done)
+        return self.spec
 
     def away(self) -> frozenset[int]:
         """Return the clients that cannot be asked at present."""
@@ -144,7 +149,7 @@ class FlowerEngine(Engine):
             for number, (head, _) in heard.items():
                 try:
                     sizes = [self.roll.members[number].test_sizes[t] for t in tasks]
-                    counts[number] = checked_counts(head["counts"], sizes)
+                    counts[number] = checked_counts(head["counts"], sizes, self.problem, self.spec.classes)
                 except FAULTS as error:
                     why[number] = f"refused: {error}"
             self.attendance.note(why)
