@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cflag.compare import Job, prepare, run_all
 from cflag.config import load_raw, merge
 from cflag.errors import UserError
+from cflag.jobs import Job, prepare, run_all
 from cflag.paper.campaigns import find_campaign
 from cflag.paper.cells import Campaign, Cell, chosen
 from cflag.paper.figures import draw

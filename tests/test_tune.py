@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cflag.tune import Search, Tuning, load_tuned, tune, write_tuned
 from optuna.distributions import CategoricalDistribution as FixedChoice
 
 from cflag import Result, registry
 from cflag.cli import main
 from cflag.config import flatten, load_raw, merge
 from cflag.errors import UserError
-from cflag.tune import Search, Tuning, load_tuned, tune, write_tuned
 from tests.support.quick import QUICK
 
 pytestmark = pytest.mark.usefixtures("no_figures", "runs_here")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cflag.backbones.base import Backbone, BackboneOptions
     from cflag.backbones.features import features
     from cflag.client import Client
+    from cflag.comparison import Comparison, compare
     from cflag.config import Config, load_config
     from cflag.conversation import Answer, Ask, Conversation, Mean
     from cflag.data.partitions.base import Deal
@@ -33,18 +34,23 @@ if TYPE_CHECKING:
     from cflag.means.base import RobustMean
     from cflag.memory.base import Memory
     from cflag.methods.base import FedAvg, FedAvgSettings, Method
+    from cflag.methods.space import Around, Over, Rate, Times
     from cflag.registry import register
     from cflag.results.result import Result
     from cflag.server import Server
+    from cflag.tuning.tune import tune
+    from cflag.tuning.tuned import Tuned
 
 __version__ = _version("cflag")
 
 _HOMES = {
     "Answer": "cflag.conversation",
+    "Around": "cflag.methods.space",
     "Ask": "cflag.conversation",
     "Backbone": "cflag.backbones.base",
     "BackboneOptions": "cflag.backbones.base",
     "Client": "cflag.client",
+    "Comparison": "cflag.comparison",
     "Config": "cflag.config",
     "Conversation": "cflag.conversation",
     "Deal": "cflag.data.partitions.base",
@@ -57,7 +63,9 @@ _HOMES = {
     "Mean": "cflag.conversation",
     "Memory": "cflag.memory.base",
     "Method": "cflag.methods.base",
+    "Over": "cflag.methods.space",
     "Plan": "cflag.data.schedules.base",
+    "Rate": "cflag.methods.space",
     "Result": "cflag.results.result",
     "RobustMean": "cflag.means.base",
     "Samples": "cflag.data.samples",
@@ -68,19 +76,25 @@ _HOMES = {
     "Split": "cflag.data.source",
     "Task": "cflag.data.scenarios.base",
     "TaskSequence": "cflag.data.scenarios.base",
+    "Times": "cflag.methods.space",
+    "Tuned": "cflag.tuning.tuned",
     "UserError": "cflag.errors",
+    "compare": "cflag.comparison",
     "features": "cflag.backbones.features",
     "load_config": "cflag.config",
     "register": "cflag.registry",
     "resume": "cflag.launch",
     "run": "cflag.launch",
+    "tune": "cflag.tuning.tune",
 }
 __all__ = [
     "Answer",
+    "Around",
     "Ask",
     "Backbone",
     "BackboneOptions",
     "Client",
+    "Comparison",
     "Config",
     "Conversation",
     "Deal",
@@ -93,7 +107,9 @@ __all__ = [
     "Mean",
     "Memory",
     "Method",
+    "Over",
     "Plan",
+    "Rate",
     "Result",
     "RobustMean",
     "Samples",
@@ -104,12 +120,16 @@ __all__ = [
     "Split",
     "Task",
     "TaskSequence",
+    "Times",
+    "Tuned",
     "UserError",
+    "compare",
     "features",
     "load_config",
     "register",
     "resume",
     "run",
+    "tune",
 ]
 
 

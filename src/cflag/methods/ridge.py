@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from cflag.methods.base import SearchSpace, require_positive
+from cflag.methods.base import require_positive
+from cflag.methods.space import Around, SearchSpace
 from cflag.methods.sums import Sums
 from cflag.registry import register
 
@@ -31,7 +32,7 @@ class Ridge(Sums):
     Settings = RidgeSettings
     settings: RidgeSettings
     squares = True
-    search_space: ClassVar[SearchSpace] = {"strength": (1e-4, 1.0)}
+    search_space: ClassVar[SearchSpace] = {"strength": Around(4.0)}
 
     def prepared(self, x: Tensor) -> Tensor:
         """Return features with a one in front, for the offset."""
