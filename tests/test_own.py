@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from tests.support.processes import COMMAND, wait_for
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
+PAGE = Path(__file__).parents[1] / "docs" / "tune.md"
 SMALL: dict[str, Any] = {"tasks": 2, "rounds": 2, "clients": 2, "steps": 2, "batch": 8}
 
 
@@ -36,7 +38,8 @@ class Slow(FedAvg):
     search_space = {"lr": Rate()}  # noqa: RUF012  (as a user writes it)
 
     def direction(self, client: Any, batch: Any, **sent: Any) -> Tensor:
-        return super().direction(client, batch, **sent) / 2
+        gradient: Tensor = super().direction(client, batch, **sent)
+        return gradient / 2
 
 
 class Net(nn.Module):
@@ -182,14 +185,16 @@ def test_resume_with_a_method_of_ones_own(tmp_path: Path) -> None:
 
 def test_what_cannot_be_a_part_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "x"
+    unmade: Any = lambda a, b: None  # noqa: E731
+    no_net: Any = lambda: 3  # noqa: E731
     with pytest.raises(UserError, match="method must be a name or a class derived from Method"):
         cflag.run(method=Net, out=out)
     with pytest.raises(UserError, match="source must be a name or an object of Source"):
         cflag.run(source=3, out=out)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"takes \(a, b\)"):
-        cflag.run(model=lambda a, b: None, out=out)
+        cflag.run(model=unmade, out=out)
     with pytest.raises(UserError, match=r"which is no nn\.Module"):
-        cflag.run(model=lambda: 3, out=out)
+        cflag.run(model=no_net, out=out)
     with pytest.raises(UserError, match="each once"):
         cflag.compare(["finetune", "finetune"], out=out)
     with pytest.raises(UserError, match="each once"):
@@ -361,3 +366,30 @@ def test_watch_goes_on_while_someone_is_at_work(tmp_path: Path) -> None:
             pass
         watch(tmp_path / "all", PatientConsole(), pause=0.05)
         assert not RunFolder(tmp_path / "all").in_use(), "it must not end before they do"
+
+
+# The page -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_about_it_works_as_it_stands_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks:
+        exec(block, names)
+    shown = capsys.readouterr().out
+    assert "Gentle: the best of 4 trials" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert set(names["tuned"].best) == {"cflag", "Gentle"}
+    assert (tmp_path / "mine.png").stat().st_size > 1000
+    assert len(names["table"].results) == 6
+
+
+def test_the_pages_commands_are_commands(tmp_path: Path) -> None:
+    lines = re.findall(r"^cflag .*$", PAGE.read_text(), re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        _parser().parse_args(line.split()[1:])

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from statistics import fmean, stdev
@@ -117,7 +118,7 @@ def records(results: Sequence[Result]) -> list[dict[str, Any]]:
 def as_pandas(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Return rows as a pandas DataFrame, where pandas is installed."""
     try:
-        import pandas
+        pandas = import_module("pandas")
     except ImportError:
         raise UserError("to_pandas needs pandas; run: pip install pandas") from None
     return pandas.DataFrame(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cflag.results.figures import COLOURS, INK, new_panels
 from cflag.tuning.search import Trial, best_of
@@ -53,13 +53,16 @@ def _draw_setting(axes: Axes, name: str, trials: Sequence[Trial]) -> None:
     axes.set(xlabel=name)
 
 
-def _scatter(axes: Axes, at: Sequence[object], trials: Sequence[Trial]) -> None:
+def _scatter(axes: Axes, at: Sequence[Any], trials: Sequence[Trial]) -> None:
     points = list(zip(at, trials, strict=True))
     for state, (mark, colour) in MARKS.items():
         chosen = [(x, 100 * t.accuracy) for x, t in points if t.state == state]
         if chosen:
-            axes.scatter(*zip(*chosen, strict=True), marker=mark, color=colour, s=22, label=state, alpha=0.8)
+            xs, ys = zip(*chosen, strict=True)
+            axes.scatter(xs, ys, marker=mark, color=colour, s=22, label=state, alpha=0.8)
     for label, trial, mark in (("the file's own", trials[0], "*"), ("best", best_of(trials), "o")):
         x = next(x for x, t in points if t is trial)
-        full = {"color": COLOURS[1]} if mark == "*" else {"facecolors": "none", "edgecolors": COLOURS[1]}
+        full: dict[str, Any] = (
+            {"color": COLOURS[1]} if mark == "*" else {"facecolors": "none", "edgecolors": COLOURS[1]}
+        )
         axes.scatter([x], [100 * trial.accuracy], marker=mark, s=90, label=label, zorder=3, **full)

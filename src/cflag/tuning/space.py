@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from cflag.methods.space import Choice, Over, SearchSpace, Times
 
@@ -74,7 +74,7 @@ class Space:
         return {name: found[name] for name in self.declared}
 
 
-def _paired(choice: Choice) -> bool:
+def _paired(choice: Choice) -> TypeGuard[Times | Over]:
     return isinstance(choice, Times | Over)
 
 
