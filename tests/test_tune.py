@@ -141,19 +141,25 @@ def test_validation_holds_out_a_share_of_each_class_of_the_training_samples() ->
 # Giving up ------------------------------------------------------------------------------------------------------------
 
 
-def test_floors_are_the_worst_quarters_after_each_task_but_the_last() -> None:
-    """Of 0.2, 0.4, 0.6, 0.8 the 25th percentile is 0.2 + 0.75 · 0.2 = 0.35."""
+@pytest.mark.parametrize(
+    ("firsts", "floor"),
+    [
+        ((0.2, 0.4, 0.6, 0.8), 0.35),  # the 25th percentile: 0.2 + 0.75 · 0.2
+        ((0.9, 0.92, 0.96, 0.94), 0.752),  # all close together: four fifths of the best trial's, which is the last
+    ],
+)
+def test_floors_are_the_worst_quarters_and_far_behind_the_best(firsts: tuple[float, ...], floor: float) -> None:
     one = Search("finetune", RAW, 9, seed=1)
-    for first in (0.2, 0.4, 0.6, 0.8):
+    for number, first in enumerate(firsts):
         assert one.floors() == ()
         trial = one.ask()
-        trial.state, trial.accuracies = "finished", [first, 0.1]
+        trial.state, trial.accuracies = "finished", [first, 0.1 * number]
         one.tell(trial)
-    assert one.floors() == pytest.approx((0.35,))
+    assert one.floors() == pytest.approx((floor,)), "none after the last task"
     trial = one.ask()
     trial.state, trial.accuracies = "given up", [0.01]
     one.tell(trial)
-    assert one.floors() == pytest.approx((0.35,)), "one that was given up does not lower the floor"
+    assert one.floors() == pytest.approx((floor,)), "one that was given up does not lower the floor"
 
 
 @pytest.mark.parametrize("forked", [True, False])

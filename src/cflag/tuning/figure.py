@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MARKS = {"finished": ("o", COLOURS[0]), "given up": ("x", COLOURS[5]), "diverged": ("v", COLOURS[1]),
          "refused": ("v", COLOURS[4])}  # fmt: skip
 
+LABELS = {"given up": "given up (accuracy by then)"}
+
 
 def draw_search(trials: Mapping[str, Sequence[Trial]]) -> Figure:
     """Draw the trials of all methods; those that were given up with the accuracy that they had by then."""
@@ -59,7 +61,7 @@ def _scatter(axes: Axes, at: Sequence[Any], trials: Sequence[Trial]) -> None:
         chosen = [(x, 100 * t.accuracy) for x, t in points if t.state == state]
         if chosen:
             xs, ys = zip(*chosen, strict=True)
-            axes.scatter(xs, ys, marker=mark, color=colour, s=22, label=state, alpha=0.8)
+            axes.scatter(xs, ys, marker=mark, color=colour, s=22, label=LABELS.get(state, state), alpha=0.8)
     for label, trial, mark in (("the file's own", trials[0], "*"), ("best", best_of(trials), "o")):
         x = next(x for x, t in points if t is trial)
         full: dict[str, Any] = (

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 BEFORE_PRUNING = 4
 """Trials that must have come to their end before others are given up."""
 HOPELESS = 25
-"""The percentile of their accuracies after a task below which a trial is given up: the worst quarter's."""
+"""The percentile of their accuracies after a task below which a trial may be given up: the worst quarter's."""
+BEHIND = 0.8
+"""But only below this share of what the best of them had by then: after a task all good settings are close together,
+and a little less of the first task says nothing about forgetting it."""
 
 State = Literal["waiting", "finished", "given up", "diverged", "refused"]
 
@@ -96,7 +99,8 @@ class Search:
         paths = [trial.accuracies for trial in self.trials if trial.state == "finished"]
         if len(paths) < BEFORE_PRUNING:
             return ()
-        return tuple(float(np.percentile(after, HOPELESS)) for after in list(zip(*paths, strict=True))[:-1])
+        worst = [float(np.percentile(after, HOPELESS)) for after in zip(*paths, strict=True)]
+        return tuple(min(w, BEHIND * best) for w, best in zip(worst, self.best.accuracies, strict=True))[:-1]
 
     @property
     def own(self) -> Trial:
