@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from cflag import registry
 from cflag.config import Config, merge, resolve
 from cflag.errors import UserError
@@ -24,11 +22,9 @@ if TYPE_CHECKING:
 
 BEFORE_PRUNING = 4
 """Trials that must have come to their end before others are given up."""
-HOPELESS = 25
-"""The percentile of their accuracies after a task below which a trial may be given up: the worst quarter's."""
-BEHIND = 0.8
-"""But only below this share of what the best of them had by then: after a task all good settings are close together,
-and a little less of the first task says nothing about forgetting it."""
+HOPELESS = 0.8
+"""Below this share of the accuracy that the best of them had after the same task, a trial is given up. After a task
+good settings are close together, and a little less of the first task says nothing about forgetting it."""
 
 State = Literal["waiting", "finished", "given up", "diverged", "refused"]
 
@@ -96,11 +92,9 @@ class Search:
 
     def floors(self) -> tuple[float, ...]:
         """Return the accuracies after each task but the last below which a trial is hopeless."""
-        paths = [trial.accuracies for trial in self.trials if trial.state == "finished"]
-        if len(paths) < BEFORE_PRUNING:
+        if sum(trial.state == "finished" for trial in self.trials) < BEFORE_PRUNING:
             return ()
-        worst = [float(np.percentile(after, HOPELESS)) for after in zip(*paths, strict=True)]
-        return tuple(min(w, BEHIND * best) for w, best in zip(worst, self.best.accuracies, strict=True))[:-1]
+        return tuple(HOPELESS * accuracy for accuracy in self.best.accuracies[:-1])
 
     @property
     def own(self) -> Trial:
