@@ -50,7 +50,7 @@ class Net(nn.Module):
         self.layer = nn.Linear(shape[0], outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x)
+        return nn.functional.linear(x, self.layer.weight, self.layer.bias)
 
 
 def points(seed: int = 0) -> Source:
