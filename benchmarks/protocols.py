@@ -9,9 +9,10 @@ import argparse
 from pathlib import Path
 from statistics import fmean, stdev
 
-from cflag.compare import Job, plan, prepare, run_all
+from cflag.comparison import plan
 from cflag.config import load_raw
 from cflag.errors import CflagError, UserError
+from cflag.jobs import Job, prepare, run_all
 from cflag.presets import PROTOCOL, protocol_names
 from cflag.results.result import Result
 

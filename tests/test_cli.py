@@ -282,7 +282,7 @@ def test_mistakes_in_python_are_one_line_too(tmp_path: Path) -> None:
         ((x, y[:30]), None, "40 samples and 30 labels"),
         (None, torch.nn.Linear(4, 3), r"returns \(3,\) outputs per sample; there are 4 classes"),
         (None, torch.nn.Linear(5, 4), "cannot take samples of shape"),
-        (None, torch.nn.Linear, "must be a name or an object of Module"),
+        (None, torch.nn.Linear, "model = 'Linear' cannot be made"),
     ]
 
     def attempt(data: Any, model: Any) -> None:

@@ -11,10 +11,12 @@ import pytest
 
 from cflag import Result, resume
 from cflag.cli import main
-from cflag.compare import Price, plan, prepare, price, run_all
+from cflag.comparison import plan
 from cflag.config import flatten, load_raw, merge, resolve
 from cflag.errors import CflagError, UserError
 from cflag.experiment import Experiment
+from cflag.jobs import prepare, run_all
+from cflag.pricing import Price, price
 from cflag.results.display import PatientConsole
 from cflag.results.table import as_csv, as_latex, as_markdown, as_text, columns
 from tests.support.processes import start_here

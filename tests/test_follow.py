@@ -69,7 +69,7 @@ def test_watch_a_run_and_a_folder_of_runs(tmp_path: Path, capsys: pytest.Capture
     assert "cflag: accuracy (%) on each" in capsys.readouterr().out
     assert main(["watch", str(tmp_path / "runs")]) == 0
     assert "finetune" in capsys.readouterr().out
-    assert main(["watch", str(tmp_path / "nothing")]) == 2
+    assert main(["watch", str(tmp_path / "nothing"), "--wait", "0"]) == 2
     assert "holds no run to watch" in capsys.readouterr().err
 
 

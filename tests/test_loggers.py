@@ -12,11 +12,11 @@ import pytest
 
 from cflag import registry, run
 from cflag.cli import main
-from cflag.compare import Job, prepare
 from cflag.config import load_raw, merge, resolve
 from cflag.diagnostics import Figure, Marks, Series
 from cflag.errors import UserError
 from cflag.experiment import Experiment
+from cflag.jobs import Job, prepare
 from cflag.loggers.attach import Careful
 from cflag.loggers.base import scalars
 from cflag.paper.reproduce import with_loggers

@@ -17,11 +17,11 @@ from jsonschema import Draft202012Validator
 from cflag import Experiment, Result, UserError, run
 from cflag.account import Counts
 from cflag.cli import main
-from cflag.compare import price
 from cflag.config import resolve
 from cflag.data.schedules.base import NEVER, Frame, Plan
 from cflag.data.schedules.staggered import Staggered, StaggeredOptions
 from cflag.data.schedules.together import Together
+from cflag.pricing import price
 from cflag.results.history import History, Played, scores
 from cflag.results.measures import Outcomes, measure, plan_from_dict, plan_to_dict, total_transfer, worst_tenth
 from cflag.results.result import forgetting, forgetting_max, forward_transfer, learning_accuracy

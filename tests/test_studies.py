@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cflag.compare import Budget, Job, Price, prepare, run_all
 from cflag.config import Config, load_raw, merge
 from cflag.errors import UserError
+from cflag.jobs import Job, prepare, run_all
 from cflag.paper import prices
 from cflag.paper.campaigns import find_campaign
 from cflag.paper.cells import Campaign, Cell, chosen
@@ -21,6 +21,7 @@ from cflag.paper.scales import SCALES
 from cflag.paper.study_tables import chosen_rates, difference, study_tables
 from cflag.paper.summary import CellResult, Summary, summarise
 from cflag.paper.variants import VARIANTS
+from cflag.pricing import Budget, Price
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cflag.backbones.base import Backbone, BackboneOptions
     from cflag.backbones.features import features
     from cflag.client import Client
+    from cflag.comparison import Comparison, compare
     from cflag.config import Config, load_config
     from cflag.conversation import Answer, Ask, Conversation, Mean
     from cflag.data.partitions.base import Deal
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from cflag.means.base import RobustMean
     from cflag.memory.base import Memory
     from cflag.methods.base import FedAvg, FedAvgSettings, Method
+    from cflag.methods.space import Around, Over, Rate, Times
     from cflag.problems.base import Problem
     from cflag.problems.classes import Classes
     from cflag.problems.multilabel import MultiLabel
@@ -44,16 +46,20 @@ if TYPE_CHECKING:
     from cflag.results.result import Result
     from cflag.server import Server
     from cflag.transfer import total_transfer
+    from cflag.tuning.tune import tune
+    from cflag.tuning.tuned import Tuned
 
 __version__ = _version("cflag")
 
 _HOMES = {
     "Answer": "cflag.conversation",
+    "Around": "cflag.methods.space",
     "Ask": "cflag.conversation",
     "Backbone": "cflag.backbones.base",
     "BackboneOptions": "cflag.backbones.base",
     "Classes": "cflag.problems.classes",
     "Client": "cflag.client",
+    "Comparison": "cflag.comparison",
     "Config": "cflag.config",
     "Conversation": "cflag.conversation",
     "Deal": "cflag.data.partitions.base",
@@ -67,8 +73,10 @@ _HOMES = {
     "Memory": "cflag.memory.base",
     "Method": "cflag.methods.base",
     "MultiLabel": "cflag.problems.multilabel",
+    "Over": "cflag.methods.space",
     "Plan": "cflag.data.schedules.base",
     "Problem": "cflag.problems.base",
+    "Rate": "cflag.methods.space",
     "Regression": "cflag.problems.regression",
     "Result": "cflag.results.result",
     "RobustMean": "cflag.means.base",
@@ -82,22 +90,28 @@ _HOMES = {
     "Split": "cflag.data.source",
     "Task": "cflag.data.scenarios.base",
     "TaskSequence": "cflag.data.scenarios.base",
+    "Times": "cflag.methods.space",
     "TrainedModel": "cflag.results.model",
+    "Tuned": "cflag.tuning.tuned",
     "UserError": "cflag.errors",
+    "compare": "cflag.comparison",
     "features": "cflag.backbones.features",
     "load_config": "cflag.config",
     "register": "cflag.registry",
     "resume": "cflag.launch",
     "run": "cflag.launch",
     "total_transfer": "cflag.transfer",
+    "tune": "cflag.tuning.tune",
 }
 __all__ = [
     "Answer",
+    "Around",
     "Ask",
     "Backbone",
     "BackboneOptions",
     "Classes",
     "Client",
+    "Comparison",
     "Config",
     "Conversation",
     "Deal",
@@ -111,8 +125,10 @@ __all__ = [
     "Memory",
     "Method",
     "MultiLabel",
+    "Over",
     "Plan",
     "Problem",
+    "Rate",
     "Regression",
     "Result",
     "RobustMean",
@@ -126,14 +142,18 @@ __all__ = [
     "Split",
     "Task",
     "TaskSequence",
+    "Times",
     "TrainedModel",
+    "Tuned",
     "UserError",
+    "compare",
     "features",
     "load_config",
     "register",
     "resume",
     "run",
     "total_transfer",
+    "tune",
 ]
 
 

@@ -23,6 +23,7 @@ from cflag.errors import UserError, out_of_memory
 from cflag.learning.learner import Learner, OwnLoss
 from cflag.methods.base import Method
 from cflag.models.lora import add_adapters
+from cflag.models.reference import Maker, model_maker
 from cflag.models.trainable import HEAD, PICTURES, Joined, choose
 from cflag.privacy.rules import check_model
 from cflag.problems.base import find
@@ -115,7 +116,7 @@ def build_method(config: Config) -> Method:
     return method
 
 
-def build_model(config: Config, spec: Spec, own: nn.Module | None = None) -> nn.Module:
+def build_model(config: Config, spec: Spec, own: nn.Module | Maker | None = None) -> nn.Module:
     """Build a built-in model, or take a copy of your own, with what trains of it and of the backbone below.
 
     Its initial weights depend on the seed alone.
@@ -133,7 +134,7 @@ def build_model(config: Config, spec: Spec, own: nn.Module | None = None) -> nn.
         return model
 
 
-def _on_backbone(config: Config, spec: Spec, trainable: tuple[str, ...], own: nn.Module | None) -> nn.Module:
+def _on_backbone(config: Config, spec: Spec, trainable: tuple[str, ...], own: nn.Module | Maker | None) -> nn.Module:
     """Return the model on a backbone, with that part of it that trains."""
     from cflag.backbones.cut import divide, join, only_head, width
 
@@ -152,13 +153,13 @@ def _on_backbone(config: Config, spec: Spec, trainable: tuple[str, ...], own: nn
     return join(backbone, below, above, head)
 
 
-def _model(config: Config, shape: tuple[int, ...], classes: int, own: nn.Module | None) -> nn.Module:
+def _model(config: Config, shape: tuple[int, ...], classes: int, own: nn.Module | Maker | None) -> nn.Module:
     _check_custom(config.model, own, "model")
-    if own is not None:
+    if isinstance(own, nn.Module):
         return copy.deepcopy(own)
     _refuse_huge(config, shape, classes)
     try:
-        model: nn.Module = registry.get("model", config.model)(shape, classes, config)
+        model = (model_maker(config.model) if own is None else own)(shape, classes, config)
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
@@ -176,7 +177,7 @@ def _refuse_huge(config: Config, shape: tuple[int, ...], classes: int) -> None:
     if config.width <= USUAL_WIDTH:
         return
     with torch.device("meta"):
-        made: nn.Module = registry.get("model", config.model)(shape, classes, config)
+        made: nn.Module = model_maker(config.model)(shape, classes, config)
     size = sum(p.numel() * p.element_size() for p in made.parameters())
     if size > MOST_BYTES:
         raise UserError(
@@ -185,10 +186,12 @@ def _refuse_huge(config: Config, shape: tuple[int, ...], classes: int) -> None:
         )
 
 
-def build_learner(config: Config, spec: Spec, model: nn.Module | None = None, loss: OwnLoss | None = None) -> Learner:
+def build_learner(
+    config: Config, spec: Spec, model: nn.Module | Maker | None = None, loss: OwnLoss | None = None
+) -> Learner:
     """Build the learner around the config's model, or around a copy of your own, and check that it fits the data."""
     built = build_model(config, spec, model)
-    fast = model is None and hasattr(registry.get("model", config.model), "channels_last")
+    fast = model is None and hasattr(model_maker(config.model), "channels_last")
     channels_last = fast and not isinstance(built, Joined)
     problem = find(config.problem)
     learner = Learner(built, spec.heads, spec.normalise, config.device, loss, channels_last, problem)

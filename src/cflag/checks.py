@@ -23,6 +23,8 @@ def check_ranges(config: Config) -> None:
     """Refuse numbers that cannot work, whatever else is chosen."""
     if not 0 <= config.average_tail <= 1:
         raise UserError(f"average_tail = {config.average_tail} must be between 0 (off) and 1 (all rounds)")
+    if not 0 <= config.validation < 1:
+        raise UserError(f"validation = {config.validation} must be 0 (off) or a share of the training samples below 1")
     for key in ("zeta", "epochs", "deadline", "patience"):
         if not 0 < getattr(config, key) < float("inf"):
             raise UserError(f"{key} = {getattr(config, key)} must be positive and finite")

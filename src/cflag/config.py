@@ -28,6 +28,7 @@ from cflag.memory.base import MemoryOptions
 from cflag.methods.base import LocalOptions
 from cflag.models.layers import ModelOptions
 from cflag.models.lora import LoraOptions
+from cflag.models.reference import absolute_reference, is_reference, model_maker
 from cflag.presets import load_preset
 from cflag.privacy.options import PrivacyOptions
 from cflag.privacy.rules import check_private
@@ -47,6 +48,8 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     """What trains: `all`, `head`, `norm`, or patterns of names of parameters or of modules; by default the head on a
     backbone or beside adapters, and else all. The model on a backbone is its `head`."""
     model: str = "mlp"
+    """A registered name, or your own by where it is: `net.py:Net` or `mymodule:Net`, called as Net(shape, outputs,
+    options) or Net(). In a TOML file a file is given relative to it."""
     clients_per_round: float = 0.0
     """How many clients take part in a round, drawn anew for each: a number, or a fraction below 1; 0 means all. What
     is asked before and after a task is asked of everyone."""
@@ -176,6 +179,8 @@ def _load_own(path: Path) -> dict[str, Any]:
     raw = load_file(path)
     if "plugins" in raw:
         raw["plugins"] = absolute_plugins(raw["plugins"], path.parent)
+    if isinstance(raw.get("model"), str) and is_reference(raw["model"]):
+        raw["model"] = absolute_reference(raw["model"], path.parent)
     table = raw.get("schedule")
     if isinstance(table, dict) and isinstance(table.get("file"), str):
         table["file"] = str(path.parent / Path(table["file"]).expanduser())
@@ -236,6 +241,8 @@ def resolve(raw: Mapping[str, Any]) -> Config:
         plain |= {"tasks": len(plain["tasks"]), "task_classes": plain["tasks"]}
     plain["plugins"] = absolute_plugins(plain.get("plugins", ()), Path.cwd())
     registry.load_plugins(plain["plugins"])
+    if isinstance(plain.get("model"), str) and is_reference(plain["model"]):
+        plain["model"] = absolute_reference(plain["model"], Path.cwd())
     tables: dict[str, dict[str, Any]] = {}
     for key, value in raw.items():
         if isinstance(value, Mapping):
@@ -320,7 +327,7 @@ def _check(config: Config) -> None:
     if config.source != CUSTOM:
         registry.get("source", family(config.source))
     if config.model != CUSTOM:
-        registry.get("model", config.model)
+        model_maker(config.model)
     registry.get("memory", config.memory.kind)
     sums = registry.get("method", config.method).sums(config.settings)
     config.mean.check_run(registry.get("mean", config.mean.kind), config.cohort_size(), config.secure, sums)

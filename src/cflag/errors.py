@@ -33,6 +33,12 @@ class DivergedError(CflagError):
     exit_code = 3
 
 
+class PrunedError(CflagError):
+    """A trial of a search was given up; the command line ends with exit code 4."""
+
+    exit_code = 4
+
+
 class InterruptedRunError(CflagError):
     """The run was stopped by Ctrl-C; it can be resumed."""
 

@@ -26,6 +26,7 @@ from cflag.learning.learner import OwnLoss
 from cflag.loggers.attach import attached, catch_up, require_loggers
 from cflag.memory.gate import at_work
 from cflag.models.lora import merged
+from cflag.models.reference import Maker
 from cflag.privacy.accounting import BudgetError
 from cflag.privacy.noise import forget_key, noise_key
 from cflag.privacy.shield import Shield
@@ -49,7 +50,7 @@ class Experiment:
         self,
         config: Config,
         source: Source | None = None,
-        model: nn.Module | None = None,
+        model: nn.Module | Maker | None = None,
         loss: OwnLoss | None = None,
         spec: Spec | None = None,
     ) -> None:

@@ -8,13 +8,16 @@ from typing import Any
 
 from torch import nn
 
-from cflag.config import CUSTOM, Config, flatten, load_raw, merge, resolve
+from cflag.config import CUSTOM, Config, resolve
 from cflag.data.source import Source
 from cflag.engines.flower import require_flower
 from cflag.errors import UserError
 from cflag.experiment import Experiment
 from cflag.learning.learner import OwnLoss
 from cflag.loggers.attach import catch_up, require_loggers
+from cflag.methods.base import Method
+from cflag.models.reference import Maker, maker_of
+from cflag.own import Own, method_name, taken
 from cflag.results.display import Bar, Display, Quiet
 from cflag.results.folder import RunFolder, new_folder
 from cflag.results.result import Result
@@ -25,7 +28,7 @@ def run(
     preset: str | None = None,
     *,
     source: Source | str | None = None,
-    model: nn.Module | str | None = None,
+    model: nn.Module | Maker | str | None = None,
     loss: OwnLoss | None = None,
     out: str | Path | None = None,
     progress: bool = False,
@@ -33,25 +36,15 @@ def run(
 ) -> Result:
     """Run a preset or TOML file with changes, for example `run("digits", method="cflag", cflag={"beta": 0.1})`.
 
-    A `source` or `model`, by name or your own object, replaces the preset's; without a preset it is Split-Digits, or
-    plain defaults where the source is your own. The run folder is `out`, or a new one under `runs/`.
+    A `source` or `model`, by name or your own object, replaces the preset's; `method` may be a class of your own, and
+    `model` a class or a function that makes it from (shape, outputs, options), or from nothing. Without a preset it is
+    Split-Digits, or plain defaults where the source is your own. The run folder is `out`, or a new one under `runs/`.
     """
-    raw = load_raw(preset or "digits") if preset or not isinstance(source, Source) else {}
-    for key, part, kind in (("source", source, Source), ("model", model, nn.Module)):
-        if isinstance(part, kind):
-            settings[key] = CUSTOM
-        elif isinstance(part, str):
-            settings[key] = part
-        elif part is not None:
-            raise UserError(f"{key} must be a name or an object of {kind.__name__}, not {part!r}")
-    if isinstance(source, Source) and "problem" not in raw:
-        settings.setdefault("problem", source.problem)
-    config = resolve(merge(raw, flatten(settings)))
+    raw, own = taken(preset, source, model, loss, settings)
+    config = resolve(raw)
     if loss is not None and config.engine != "local":
         raise UserError(f"engine = '{config.engine}' starts processes that know no loss of your own: use 'local'")
-    own_source = source if isinstance(source, Source) else None
-    own_model = model if isinstance(model, nn.Module) else None
-    experiment = Experiment(config, own_source, own_model, loss)
+    experiment = own.experiment(config)
     check_engine(config)
     require_loggers(config.log)
     name = f"{Path(preset or config.source).stem}-{config.method}-{config.seed}"
@@ -59,10 +52,20 @@ def run(
     return carry(experiment, folder, _bar() if progress else Quiet())
 
 
-def resume(folder: str | Path, **parts: Any) -> Result:
-    """Resume a run folder; a run with a source, model or loss of your own needs the same ones again."""
+def resume(
+    folder: str | Path,
+    *,
+    source: Source | None = None,
+    model: nn.Module | Maker | None = None,
+    loss: OwnLoss | None = None,
+    method: type[Method] | None = None,
+) -> Result:
+    """Resume a run folder; a run with a source, model, loss or method of your own needs the same ones again."""
     begun = RunFolder.open(Path(folder))
-    return carry(Experiment(begun.config(), **parts), begun, Quiet())
+    if method is not None:
+        method_name(method)
+    made = model if model is None or isinstance(model, nn.Module) else maker_of(model, "model")
+    return carry(Own(source, made, loss).experiment(begun.config()), begun, Quiet())
 
 
 def carry(experiment: Experiment, folder: RunFolder, display: Display) -> Result:
@@ -95,6 +98,11 @@ def check_engine(config: Config, folder: RunFolder | None = None) -> None:
     if config.engine == "flower-sim":
         if CUSTOM in (config.source, config.model):
             raise UserError("engine = 'flower-sim' starts processes that know registered sources and models only")
+        if Own().here_only(config):
+            raise UserError(
+                "engine = 'flower-sim' starts processes that lack a part which only this one has registered: put it "
+                "into a file and name that in plugins"
+            )
         with require_flower():
             import_module("flwr")
 

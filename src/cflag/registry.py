@@ -21,6 +21,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from cflag.errors import UserError, unknown
@@ -40,6 +41,9 @@ KINDS = {
     "augmentation": "cflag.augmentations",
 }
 """The kinds of parts, and the packages in which cflag's own are."""
+
+OWN_FILE = "cflag_plugin_"
+"""How the names of modules begin that were files of the user's own."""
 
 T = TypeVar("T")
 
@@ -176,16 +180,22 @@ def _find_entry_points(group: str, path: tuple[str, ...]) -> dict[str, EntryPoin
 def load_plugins(files: Iterable[str | Path]) -> None:
     """Import plugin files, each once; what they register can then be used by name."""
     for file in files:
-        path = Path(file).expanduser().resolve()
-        module = f"cflag_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-        if module not in sys.modules:
-            _import_plugin(path, module)
+        import_file(Path(file), "plugin")
 
 
-def _import_plugin(path: Path, name: str) -> None:
+def import_file(file: Path, what: str) -> ModuleType:
+    """Return a Python file of the user's own as a module, imported once; `what` it is for is said where it fails."""
+    path = file.expanduser().resolve()
+    name = f"{OWN_FILE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name not in sys.modules:
+        _import_own(path, name, what)
+    return sys.modules[name]
+
+
+def _import_own(path: Path, name: str, what: str) -> None:
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise UserError(f"plugin {path}: there is no such Python file")
+        raise UserError(f"{what} {path}: there is no such Python file")
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -195,7 +205,29 @@ def _import_plugin(path: Path, name: str) -> None:
             del _parts[key]
         if isinstance(error, UserError):
             raise
-        raise UserError(f"plugin {path}: {type(error).__name__}: {error}") from error
+        raise UserError(f"{what} {path}: {type(error).__name__}: {error}") from error
+
+
+# Classes handed over in Python ----------------------------------------------------------------------------------------
+
+
+def name_of(kind: str, thing: Any) -> str:
+    """Return the name that a class is registered under; one that is not yet is, under its own."""
+    for (of, name), part in _parts.items():
+        if of == kind and part.thing is thing:
+            return name
+    known = _parts.get((kind, thing.__name__))
+    if thing.__name__ in names(kind) and (known is None or known.module != thing.__module__):
+        raise UserError(f"{kind} '{thing.__name__}' is there already: give the class another name, or register it")
+    _parts[kind, thing.__name__] = Part(thing, _first_line(thing.__doc__), thing.__module__)
+    return str(thing.__name__)
+
+
+def only_here(kind: str, name: str) -> bool:
+    """Whether a part is known to this process alone: in no file that another process would read, too."""
+    if name in _index(kind) or name in _entry_points(kind) or (kind, name) not in _parts:
+        return False
+    return not _parts[kind, name].module.startswith(OWN_FILE)
 
 
 def _where(module: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,9 @@ from cflag.stopping import stop_requests
 
 if TYPE_CHECKING:
     from cflag.commands.common import Commands
+    from cflag.config import Config
     from cflag.experiment import Experiment
+    from cflag.results.display import Display
     from cflag.results.folder import RunFolder
     from cflag.results.result import Result
 
@@ -46,6 +49,7 @@ def add_run(commands: Commands) -> None:
     run.add_argument("--engine", choices=("local", "flower-sim"), help="what carries the questions (default: local)")
     run.add_argument("--workers", type=int, metavar="N", help="processes that compute (default: one per core)")
     run.add_argument("--quiet", action="store_true", help="no progress display")
+    run.add_argument("--floors", default="", help=argparse.SUPPRESS)  # of a trial, which 'cflag tune' starts
     add_state_key(run)
     run.set_defaults(command=_run)
 
@@ -75,7 +79,8 @@ def add_tune(commands: Commands) -> None:
     tune = commands.add_parser(
         "tune",
         help="search for a method's best settings",
-        description="Search each method's declared space with the same number of trials, on a seed of its own.",
+        description="Search around each method's own values in the file, with the same number of trials for all, on a "
+        "seed of its own and by held-out training samples.",
     )
     tune.add_argument("methods", metavar="METHOD,METHOD,...", help="the first sets the budget")
     tune.add_argument("preset", metavar="PRESET | FILE.toml")
@@ -85,6 +90,11 @@ def add_tune(commands: Commands) -> None:
         "--seed", type=int, default=4321, metavar="N", help="must not be one of a table's (default: 4321)"
     )
     tune.add_argument("--budget", choices=BUDGETS, default="rounds", help="as in 'compare' (default: rounds)")
+    tune.add_argument("--parallel", type=int, default=4, metavar="N",
+                      help="trials that are chosen together, whatever runs at once (default: 4)")  # fmt: skip
+    tune.add_argument("--validation", type=float, default=0.2, metavar="SHARE",
+                      help="of the training samples, to judge trials by (default: 0.2)")  # fmt: skip
+    tune.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at once (default: one per core)")
     tune.add_argument("--out", type=Path, required=True, metavar="DIR", help="repeat the command to go on")
     tune.set_defaults(command=_tune)
 
@@ -97,14 +107,17 @@ def _run(args: argparse.Namespace) -> None:
     with nullcontext() if args.quiet else loading(console):  # takes a few seconds
         from cflag.launch import carry
 
-        root, experiments = _resumed(args) if args.resume is not None else _begun(args)
+        say = partial(console.print, highlight=False, soft_wrap=True)
+        root, experiments = (
+            _resumed(args, (lambda _: None) if args.quiet else say) if args.resume is not None else _begun(args)
+        )
     results: list[Result] = []
     try:
         with stop_requests() as stopped:
             for folder, experiment in experiments:
                 if stopped():
                     raise InterruptedRunError("stopped")
-                results.append(carry(experiment, folder, display))
+                results.append(carry(experiment, folder, _floors(args, folder) if args.floors else display))
     except InterruptedRunError:
         raise InterruptedRunError(
             f"stopped; all finished rounds are saved; continue with: cflag run --resume {root}"
@@ -115,22 +128,53 @@ def _run(args: argparse.Namespace) -> None:
             console.print(f"together: {path}", highlight=False, soft_wrap=True)
 
 
-def _resumed(args: argparse.Namespace) -> tuple[Path, Experiments]:
-    """Open the run folder, or each of those in a folder of several."""
-    from cflag.experiment import Experiment
+def _floors(args: argparse.Namespace, folder: RunFolder) -> Display:
+    from cflag.results.floors import Floors
+
+    return Floors(folder, [float(text) for text in args.floors.split(",")])
+
+
+def _resumed(args: argparse.Namespace, say: Callable[[str], None]) -> tuple[Path, Experiments]:
+    """Open the run folder, or each of those in a folder of several, and say which of them are meant."""
     from cflag.results.folder import RunFolder
 
     _refuse_with_resume(args)
     changed: dict[str, Any] = {"data_dir": absolute(args.data_dir)} if args.data_dir else {}
     changed |= {"workers": args.workers} if args.workers is not None else {}
     folders = [RunFolder.open(path) for path in _folders_in(args.resume)]
+    for folder in folders:
+        folder.add_plugins([absolute(file) for file in args.plugin])
     configs = [replace(folder.config(), **changed) for folder in folders]
-    return args.resume, ((folder, Experiment(config)) for folder, config in zip(folders, configs, strict=True))
+    if len(folders) > 1:
+        for line in _what_is_left(folders, configs):
+            say(line)
+    return args.resume, ((f, _experiment(f, config)) for f, config in zip(folders, configs, strict=True))
+
+
+def _experiment(folder: RunFolder, config: Config) -> Experiment:
+    """Build a run's experiment; what is wrong with it is said with its folder, which may be one of many."""
+    from cflag.experiment import Experiment
+
+    try:
+        return Experiment(config)
+    except UserError as error:
+        raise UserError(f"{folder.path}: {error}") from None
+
+
+def _what_is_left(folders: Sequence[RunFolder], configs: Sequence[Config]) -> Iterator[str]:
+    """Yield a line for each run of several: what it is, and how far."""
+    from cflag.data.schedules.base import total_rounds
+
+    width = max(len(folder.path.name) for folder in folders)
+    for folder, config in zip(folders, configs, strict=True):
+        rounds = total_rounds(config)
+        how_far = "finished" if folder.finished else f"goes on after round {folder.rounds_done()} of {rounds}"
+        yield f"{folder.path.name:<{width}}  {config.method}, seed {config.seed}: {how_far}"
 
 
 def _refuse_with_resume(args: argparse.Namespace) -> None:
     given = {"PRESET": args.preset, "--set": args.set, "--out": args.out, "--seeds": args.seeds}
-    given |= {"--methods": args.methods, "--engine": args.engine, "--plugin": args.plugin}
+    given |= {"--methods": args.methods, "--engine": args.engine}
     for name, value in given.items():
         if value:
             raise UserError(f"{name} cannot be changed when resuming: --resume takes all from the folder's config.toml")
@@ -172,47 +216,41 @@ def _begun(args: argparse.Namespace) -> tuple[Path, Experiments]:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from cflag.compare import plan, prepare, run_all
+    from cflag.comparison import Terms, carry_out
     from cflag.config import flatten
+    from cflag.own import Own
     from cflag.results.display import Overview, PatientConsole
-    from cflag.results.table import as_text, write_tables
-    from cflag.tune import load_tuned
+    from cflag.results.table import as_text
+    from cflag.tuning.tuned import load_tuned
 
     console = PatientConsole()
     at_once = jobs_at_once(args.jobs)
     methods, seeds = names_in("--methods", args.methods), [seed_of(text) for text in names_in("--seeds", args.seeds)]
     tuned = load_tuned(args.tuned, methods, seeds) if args.tuned else {}
-    jobs = plan(raw_of(args, flatten(tuned)), methods, seeds, args.budget, args.out)
-    prepare(jobs)
+    raw, terms = raw_of(args, flatten(tuned)), Terms(args.preset, methods, seeds, args.budget)
     with Overview(console) as overview:
-        results = run_all(jobs, at_once, overview.update)
-    caption = f"{args.preset}: equal {args.budget}, mean ± standard deviation over {len(seeds)} seeds"
-    console.print(caption, highlight=False)
-    console.print(as_text(results))
-    figure = _compare_figure(results, args.out, f"accuracy-{args.budget}")
-    for path in [*write_tables(results, args.out / f"table-{args.budget}", caption), *figure]:
+        table = carry_out(raw, terms, args.out, Own(), at_once, overview.update)
+    console.print(table.caption, highlight=False)
+    console.print(as_text(table.results))
+    for path in table.files:
         console.print(str(path), highlight=False, soft_wrap=True)
 
 
 def _tune(args: argparse.Namespace) -> None:
-    from cflag.config import resolve
-    from cflag.problems.base import scoring
+    from cflag.own import Own
     from cflag.results.display import Overview, PatientConsole
-    from cflag.tune import Tuning, tune, write_tuned
+    from cflag.tuning.tune import carry_out
+    from cflag.tuning.tuned import Tuning
 
-    if args.trials < 1:
-        raise UserError(f"--trials {args.trials}: at least one")
-    console = PatientConsole()
-    tuning = Tuning(args.preset, args.trials, args.seed, args.budget)
+    console, at_once = PatientConsole(), jobs_at_once(args.jobs)
+    tuning = Tuning(args.preset, args.trials, args.seed, args.budget, args.parallel, args.validation)
     with Overview(console) as overview:
-        found = tune(raw_of(args), names_in("METHOD", args.methods), tuning, args.out, overview.update)
+        tuned = carry_out(
+            raw_of(args), names_in("METHOD", args.methods), tuning, args.out, Own(), at_once, overview.update
+        )
+    console.print(tuned.tables())
+    console.print(str(args.out / "search.png"), highlight=False, soft_wrap=True)
     path = args.out / "tuned.toml"
-    write_tuned(path, tuning, {method: values for method, (_, values) in found.items()})
-    config = resolve(raw_of(args))
-    score = scoring(config.problem, config.score).score
-    for method, (best, values) in found.items():
-        shown = ", ".join(f"{k} = {v:.3g}" if isinstance(v, float) else f"{k} = {v}" for k, v in values.items())
-        console.print(f"{method:<10} {score.said(score.sign * best):>7}  {shown}", highlight=False)
     console.print(f"use it: cflag compare {args.preset} --tuned {path} ...", highlight=False, soft_wrap=True)
 
 

@@ -77,6 +77,8 @@ def add_fleet(commands: Commands) -> None:
     client.add_argument("--state", type=Path, required=True, metavar="DIR", help="its own folder; survives restarts")
     client.add_argument("--data", default="", metavar="DIR", help="where data sets are (default: $CFLAG_DATA)")
     client.add_argument("--device", default="cpu", help="what computes (default: cpu)")
+    client.add_argument("--model", default="", metavar="FILE.py:NAME",
+                        help="the experiment's model, where it is code: as it is on this machine")  # fmt: skip
     _add_poll(client)
     add_state_key(client)
     client.set_defaults(command=_client)
@@ -135,6 +137,7 @@ def _fleet(args: argparse.Namespace, carry: Callable[[RunFolder, Display], Resul
         if args.preset or args.set or args.out or args.clients:
             raise UserError("--resume takes all from the folder's config.toml; give nothing else to change")
         folder = RunFolder.open(args.resume)
+        folder.add_plugins([*map(absolute, args.plugin)])
     else:
         args.engine = "flower"
         config = resolve(raw_of(args))
@@ -185,6 +188,8 @@ def _accept(args: argparse.Namespace) -> None:
 def _client(args: argparse.Namespace) -> None:
     with require_flower():
         from cflag.engines.flower.processes.node import NodeOptions, run_client
+        from cflag.models.reference import absolute_reference
     names = ("superlink", "ca", "key", "number", "state", "device", "poll")
     data = absolute(args.data) if args.data else os.environ.get("CFLAG_DATA", "")
-    run_client(NodeOptions(**{name: getattr(args, name) for name in names}, data=data))
+    model = absolute_reference(args.model, Path.cwd()) if args.model else ""
+    run_client(NodeOptions(**{name: getattr(args, name) for name in names}, data=data, model=model))

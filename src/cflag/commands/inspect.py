@@ -25,6 +25,8 @@ def add_watch_and_report(commands: Commands) -> None:
         description="Show how far a run, or all runs in a folder, are, until they are finished.",
     )
     watching.add_argument("folder", type=Path, metavar="DIR")
+    watching.add_argument("--wait", type=float, default=60.0, metavar="SECONDS",
+                          help="for a run to appear, where there is none yet (default: 60)")  # fmt: skip
     watching.set_defaults(command=_watch)
 
     report = commands.add_parser(
@@ -79,7 +81,7 @@ def _watch(args: argparse.Namespace) -> None:
     from cflag.results.display import PatientConsole
     from cflag.results.follow import watch
 
-    watch(args.folder, PatientConsole())
+    watch(args.folder, PatientConsole(), patience=args.wait)
 
 
 def _report(args: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cflag.commands.common import Commands
-    from cflag.compare import Job
+    from cflag.jobs import Job
     from cflag.paper.cells import Campaign
 
 USUAL_SEEDS = ",".join(map(str, SEEDS))
@@ -132,11 +132,12 @@ def _usual_scale(campaigns: Sequence[Campaign]) -> str:
 
 def _estimate(console: Console, jobs: Sequence[Job], at_once: int, out: Path) -> None:
     from cflag.paper.reproduce import estimate
+    from cflag.results.display import duration
 
     with console.status("timing a few gradients of each benchmark"):
         plan = estimate(jobs, at_once)
     console.print(
-        f"{plan.runs} runs, {plan.finished} of them finished; about {_duration(plan.seconds)} for the others with "
+        f"{plan.runs} runs, {plan.finished} of them finished; about {duration(plan.seconds)} for the others with "
         f"{at_once} at once; {plan.disk_mb:,.0f} MB of disk, {plan.memory_mb:,.0f} MB of memory; in {out}",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
@@ -160,13 +161,6 @@ def _ledger(args: argparse.Namespace) -> None:
 
     keep(args.folders, args.into / "results")
     print(write_ledger(args.into))
-
-
-def _duration(seconds: float) -> str:
-    """Return a time as people say it."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _theory(args: argparse.Namespace) -> None:

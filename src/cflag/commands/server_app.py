@@ -91,6 +91,8 @@ def _folder(run_config: Mapping[str, Any]) -> RunFolder:
     settings = [parse_setting(text) for text in str(run_config.get("settings", "")).split(";") if text.strip()]
     if any(key == "plugins" for key, _ in settings):  # whoever submits a run must not choose what this machine executes
         raise UserError("plugins cannot be set from afar: name them in the config.toml of a run folder on this machine")
+    if any(key == "model" and ":" in str(value) for key, value in settings):
+        raise UserError("a model of one's own cannot be set from afar: name it in the config.toml of a run folder here")
     config: Config = resolve(merge(load_raw(str(run_config["preset"])), [*settings, ("engine", "flower")]))
     require_loggers(config.log)
     return RunFolder.create(Path(out) if out else new_folder(f"flower-{config.method}-{config.seed}"), config)

@@ -65,6 +65,8 @@ class Benchmark:
             )
         source = self._reduced(source)
         self.source = source = features.source(source) if features else _resized(source, options.image_size)
+        if options.validation:
+            self.source = source = _held_out(source, options)
         self._features = features if self.has_pictures else None  # a whole network
         sequence: TaskSequence = registry.get("scenario", options.scenario)(source, options)
         self.tasks = sequence.tasks
@@ -312,6 +314,25 @@ def _refuse_poor(dealt: Sequence[Indices], minimum: int, task: int) -> None:
             f"client {poorest} has {len(dealt[poorest])} samples of task {task + 1}, fewer than "
             f"min_samples = {minimum}; use fewer clients or a smaller min_samples (with 1 or 0, who has none sits out)"
         )
+
+
+def _held_out(source: Source, options: BenchmarkOptions) -> Source:
+    """Test on a seeded share of the training samples, and train on the others: the test half stays unseen.
+
+    The share is that of each class of each task and subject; one sample alone stays for training.
+    """
+    train, rng = source.train, stream(options.seed, "validation")
+    marks = [mark.numpy() for mark in (train.task, train.subject) if mark is not None]
+    if train.y.dim() == 1 and not train.y.is_floating_point():
+        marks.append(train.y.numpy())
+    every = np.stack(marks, 1) if marks else np.zeros((len(train), 1), np.int64)
+    group = np.unique(every, axis=0, return_inverse=True)[1].reshape(-1)
+    chosen = np.zeros(len(train), np.bool_)
+    for members in (np.flatnonzero(group == g) for g in range(int(group.max()) + 1)):
+        if len(members) > 1:
+            chosen[rng.permutation(members)[: max(1, round(options.validation * len(members)))]] = True
+    kept, held_out = (train.chosen(torch.from_numpy(np.flatnonzero(mask))) for mask in (~chosen, chosen))
+    return replace(source, train=kept, test=held_out)
 
 
 def _resized(source: Source, size: int) -> Source:

@@ -100,6 +100,9 @@ class BenchmarkOptions:
     class_order: Literal["seeded", "natural"] = "seeded"
     samples_per_class: int = 0
     test_per_class: int = 0
+    validation: float = 0.0
+    """The share of the training samples that is held out, and tested on in the place of the test half; `cflag tune`
+    judges by it. 0: none. Drawn by the seed, of each class (and task, and subject, where samples say theirs)."""
     image_size: int = 0
     backbone: str = ""
     """A pretrained network that all pictures go through, once (`cflag list backbones`), at `image_size` pixels; the

@@ -15,6 +15,7 @@ from cflag.diagnostics import Figure
 from cflag.errors import UserError
 from cflag.learning.estimators import Components
 from cflag.learning.optimizers import make_optimizer
+from cflag.methods.space import Rate, SearchSpace
 
 if TYPE_CHECKING:
     from cflag.client import Client
@@ -33,10 +34,6 @@ class LocalOptions:
     table_bytes: int = 2**31
     """What a process may hold of component gradients (`estimator = "iag"`, FedTrack) and the like between the questions
     of a round. Beyond it they are computed again; a client whose own table is larger holds it in half precision."""
-
-
-SearchSpace = Mapping[str, tuple[float, float] | list[Any]]
-"""What `cflag tune` may choose of a method's settings: a range, searched on a log scale, or a list of values."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +62,18 @@ class Method:
     ratios: ClassVar[Mapping[str, str]] = {}
     """Parts of answers that the server divides by another part, as {"m": "factor"}: robust means must know of them."""
     search_space: ClassVar[SearchSpace] = {}
+    """What `cflag tune` may choose of its settings (methods/space.py)."""
     figures: ClassVar[tuple[Figure, ...]] = ()
     """What the method measures along the way, beside what every run has."""
 
     def __init__(self, settings: Any, local: LocalOptions) -> None:
         self.settings = settings
         self.local = local
+
+    @classmethod
+    def space(cls, settings: Any) -> SearchSpace:
+        """Return the search space beside these settings, where some of them leave nothing to search for others."""
+        return cls.search_space
 
     @classmethod
     def sums(cls, settings: Any) -> str:
@@ -148,7 +151,7 @@ class FedAvg(Method):
     """
 
     Settings: ClassVar[type[Any]] = FedAvgSettings
-    search_space: ClassVar[SearchSpace] = {"lr": (0.05, 0.4)}
+    search_space: ClassVar[SearchSpace] = {"lr": Rate()}
 
     def round(self, server: Server) -> Conversation:
         """Ask for local training; move by the mean displacement."""

@@ -21,7 +21,8 @@ from cflag.learning.observed import FIGURES
 from cflag.learning.optimizers import make_optimizer
 from cflag.learning.rates import CFlagSettings, Overlap, RateRule
 from cflag.learning.smoothness import Smoothness
-from cflag.methods.base import LocalOptions, Method, SearchSpace
+from cflag.methods.base import LocalOptions, Method
+from cflag.methods.space import Over, Rate, SearchSpace, Times
 from cflag.registry import register
 from cflag.server import Server
 
@@ -32,13 +33,29 @@ class CFlag(Method):
 
     Settings: ClassVar[type[Any]] = CFlagSettings
     uses_memory = True
-    search_space: ClassVar[SearchSpace] = {"alpha": (0.05, 0.19), "beta": (0.05, 0.3)}  # α must stay below 1/L
+    search_space: ClassVar[SearchSpace] = {
+        "beta": Rate(),
+        "alpha": Times("beta", 0.3, 100.0),  # one step of α has to make up for E of β
+        "smoothness": Over("alpha", 0.1, 0.95),  # Lα < 1, or the rules and caps leave nothing
+    }
     figures = FIGURES
     settings: CFlagSettings
 
     def __init__(self, settings: CFlagSettings, local: LocalOptions) -> None:
         super().__init__(settings, local)
         self.smoothness = Smoothness(settings.smoothness, settings.smoothness_over)
+
+    @classmethod
+    def space(cls, settings: Any) -> SearchSpace:
+        """Leave out what has no effect: α and L where L is estimated, L where nothing adapts. A cap bounds α."""
+        space = dict(cls.search_space)
+        if settings.smoothness == "auto":
+            return {"beta": space["beta"]}
+        if settings.adapt == "off":
+            del space["smoothness"]
+        elif isinstance(settings.alpha_cap, float):
+            space["alpha"] = (min(settings.alpha, settings.alpha_cap) / 30, settings.alpha_cap)
+        return space
 
     @classmethod
     def sums(cls, settings: Any) -> str:

@@ -16,6 +16,7 @@ from cflag.errors import UserError
 from cflag.learning.forgetting import forgetting_term, mean_steps
 from cflag.learning.rates import CFlagSettings, Overlap
 from cflag.methods.cflag import CFlag
+from cflag.methods.space import SearchSpace
 from cflag.registry import register
 from cflag.server import Server
 
@@ -42,6 +43,11 @@ class CFlagServer(CFlag):
 
     Settings: ClassVar[type[Any]] = CFlagServerSettings
     settings: CFlagServerSettings
+
+    @classmethod
+    def space(cls, settings: Any) -> SearchSpace:
+        """L counts here also where clients do not adapt: β* has it."""
+        return {"beta": cls.search_space["beta"]} if settings.smoothness == "auto" else cls.search_space
 
     def round(self, server: Server) -> Conversation:
         """Lines 2 to 11 as in Algorithm 1; line 12 with the server's own rates."""

@@ -20,7 +20,6 @@ from cflag.conversation import Answer, Mean
 from cflag.learning.estimators import ESTIMATORS, Components, Delayed, Minibatch
 from cflag.learning.memory_gradient import by_samples, over_all_samples
 from cflag.learning.rates import CFlagSettings
-from cflag.methods.base import SearchSpace
 from cflag.methods.cflag import CFlag
 from cflag.registry import register
 
@@ -46,7 +45,6 @@ class CFlagSgd(CFlag):
 
     Settings: ClassVar[type[Any]] = CFlagSgdSettings
     ratios: ClassVar[Mapping[str, str]] = {"m": "factor"}
-    search_space: ClassVar[SearchSpace] = {"alpha": (0.05, 0.2), "beta": (0.05, 0.3)}
     settings: CFlagSgdSettings
 
     def memories(self, client: Client) -> Answer:

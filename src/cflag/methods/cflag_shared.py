@@ -26,7 +26,8 @@ from cflag.learning.estimators import Components
 from cflag.learning.memory_gradient import along_the_path, by_samples, in_two_parts, over_all_samples
 from cflag.learning.observed import RATES_FIGURE
 from cflag.learning.optimizers import Adam
-from cflag.methods.base import Method, SearchSpace, require_positive
+from cflag.methods.base import Method, require_positive
+from cflag.methods.space import Around, Rate, SearchSpace
 from cflag.registry import register
 from cflag.server import Server
 
@@ -66,7 +67,7 @@ class CFlagShared(Method):
     uses_memory = True
     exact_means = True
     ratios: ClassVar[Mapping[str, str]] = {"m": "factor"}
-    search_space: ClassVar[SearchSpace] = {"beta": (3e-4, 3e-2), "pull": (0.5, 2.0)}
+    search_space: ClassVar[SearchSpace] = {"beta": Rate("adam"), "pull": Around(1.0)}
     figures = (RATES_FIGURE,)
     settings: CFlagSharedSettings
 

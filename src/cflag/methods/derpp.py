@@ -17,7 +17,8 @@ from torch import Tensor
 from cflag.client import Client
 from cflag.conversation import Answer
 from cflag.data.samples import Samples
-from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
+from cflag.methods.space import Around, SearchSpace
 from cflag.registry import register
 
 
@@ -38,7 +39,7 @@ class Derpp(FedAvg):
     """FedAvg with replay of stored logits and of labels."""
 
     Settings = DerppSettings
-    search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "alpha": (0.05, 0.5), "beta": (0.3, 2.0)}
+    search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "alpha": Around(), "beta": Around()}
     settings: DerppSettings
     uses_memory = True
 

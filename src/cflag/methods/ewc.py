@@ -19,7 +19,8 @@ from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
 from cflag.errors import UserError
-from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
+from cflag.methods.space import Around, SearchSpace
 from cflag.registry import register
 from cflag.server import Server
 
@@ -47,7 +48,7 @@ class Ewc(FedAvg):
 
     Settings = EwcSettings
     at_boundaries = True
-    search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": (1.0, 1000.0)}
+    search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": Around(3.0)}
     settings: EwcSettings
 
     def sent(self, server: Server) -> dict[str, Value | None]:

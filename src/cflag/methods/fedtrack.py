@@ -6,11 +6,12 @@ It is C-FLAG's round with m = 0 and fixed rates, and that is how it is written h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from cflag.learning.rates import CFlagSettings
-from cflag.methods.base import LocalOptions, SearchSpace, require_positive
+from cflag.methods.base import LocalOptions, require_positive
 from cflag.methods.cflag import CFlag
+from cflag.methods.space import Rate, SearchSpace
 from cflag.registry import register
 
 
@@ -32,7 +33,12 @@ class FedTrack(CFlag):
 
     Settings = FedTrackSettings
     uses_memory = False
-    search_space: ClassVar[SearchSpace] = {"beta": (0.02, 0.2)}
+    search_space: ClassVar[SearchSpace] = {"beta": Rate()}
+
+    @classmethod
+    def space(cls, settings: Any) -> SearchSpace:
+        """Its rate, whatever C-FLAG has."""
+        return cls.search_space
 
     def __init__(self, settings: FedTrackSettings, local: LocalOptions) -> None:
         super().__init__(CFlagSettings(beta=settings.beta, order=settings.order, adapt="off"), local)

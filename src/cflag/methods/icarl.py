@@ -25,7 +25,8 @@ from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.learner import Learner
 from cflag.memory.ring import balanced, rings
-from cflag.methods.base import FedAvgSettings, SearchSpace, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
+from cflag.methods.space import Around, SearchSpace
 from cflag.methods.taught import Taught
 from cflag.registry import register
 from cflag.server import Server
@@ -51,7 +52,7 @@ class Icarl(Taught):
     problems = ("classes",)
     uses_memory = True
     whole_tasks = True
-    search_space: ClassVar[SearchSpace] = {"lr": (0.05, 0.3), "strength": (0.2, 3.0)}
+    search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": Around()}
 
     @classmethod
     def sums(cls, settings: Any) -> str:

@@ -17,7 +17,8 @@ from torch import Tensor
 from cflag.client import Client
 from cflag.data.samples import Samples
 from cflag.learning.distillation import distillation
-from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
+from cflag.methods.space import Around, SearchSpace
 from cflag.methods.taught import Taught
 from cflag.registry import register
 
@@ -41,7 +42,7 @@ class Lwf(Taught):
     Settings = LwfSettings
     problems = ("classes",)
     at_boundaries = True
-    search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": (0.2, 5.0)}
+    search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": Around()}
     settings: LwfSettings
 
     def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:

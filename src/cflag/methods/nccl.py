@@ -17,7 +17,8 @@ from cflag.client import Client
 from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.rates import Overlap, RateRule
-from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
+from cflag.methods.space import Over, SearchSpace, Times
 from cflag.registry import register
 
 
@@ -44,9 +45,10 @@ class Nccl(FedAvg):
 
     Settings = NcclSettings
     search_space: ClassVar[SearchSpace] = {
-        "lr": (0.05, 0.19),
-        "alpha_cap": (0.2, 0.6),
-    }  # lr must stay below 1/smoothness
+        **FedAvg.search_space,
+        "smoothness": Over("lr", 0.1, 0.95),  # lr must stay below 1/smoothness
+        "alpha_cap": Times("lr", 1.0, 10.0),
+    }
     settings: NcclSettings
     uses_memory = True
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from cflag.client import Client
-from cflag.methods.base import SearchSpace, require_positive
+from cflag.methods.base import require_positive
+from cflag.methods.space import Around, SearchSpace
 from cflag.methods.sums import Sums
 from cflag.registry import register
 
@@ -36,7 +37,7 @@ class Ridge(Sums):
     settings: RidgeSettings
     problems = ("classes", "regression")
     squares = True
-    search_space: ClassVar[SearchSpace] = {"strength": (1e-4, 1.0)}
+    search_space: ClassVar[SearchSpace] = {"strength": Around(4.0)}
 
     def prepared(self, x: Tensor) -> Tensor:
         """Return features with a one in front, for the offset."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cflag.errors import UserError
-from cflag.methods.base import SearchSpace
+from cflag.methods.space import SearchSpace
 from cflag.methods.sums import Sums, class_means
 from cflag.registry import register
 

@@ -27,7 +27,8 @@ from cflag.diagnostics import Figure, Series
 from cflag.errors import UserError
 from cflag.learning.distillation import distillation
 from cflag.learning.synthesis import SynthesisOptions, Workshop
-from cflag.methods.base import FedAvg, FedAvgSettings, SearchSpace, require_positive
+from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
+from cflag.methods.space import Around, SearchSpace
 from cflag.registry import register
 from cflag.server import Server
 
@@ -69,7 +70,7 @@ class Target(FedAvg):
     Settings = TargetSettings
     problems = ("classes",)
     at_boundaries = True
-    search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": (0.2, 5.0)}
+    search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": Around()}
     figures: ClassVar[tuple[Figure, ...]] = (SYNTHETIC_FIGURE,)
     settings: TargetSettings
 

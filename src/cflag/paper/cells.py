@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from cflag.compare import Budget, Job, equal_cost
 from cflag.config import Config, load_raw, merge, resolve
 from cflag.errors import UserError, unknown
+from cflag.jobs import Job
 from cflag.paper.prices import PriceList
 from cflag.paper.scales import PROTOCOL, SCALES
 from cflag.paper.variants import PAPERS_OWN, VARIANTS, Variant
+from cflag.pricing import Budget, equal_cost
 
 IID, NON_IID = 1e5, 0.1
 DATA_SETS = ("cifar10", "cifar100", "tiny-imagenet")

@@ -11,10 +11,10 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from cflag.compare import Budget, Price, price, stand_in
 from cflag.config import Config
 from cflag.errors import DamagedError
 from cflag.files import read_json, strict_json, write_json
+from cflag.pricing import Budget, Price, price, stand_in
 
 FILE = "prices.json"
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from cflag.compare import Job, prepare, price, run_all, stand_in
 from cflag.config import Config
 from cflag.errors import CflagError
 from cflag.experiment import Experiment
+from cflag.jobs import Job, prepare, run_all
 from cflag.learning.synthesis import SynthesisOptions
 from cflag.loggers.attach import require_loggers
+from cflag.pricing import price, stand_in
 from cflag.process import one_thread, peak_mb
 from cflag.results.folder import RunFolder
 

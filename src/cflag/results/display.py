@@ -24,6 +24,13 @@ MOST_ROWS = 20
 """Milestones that are printed: with clocks of their own, clients may have hundreds."""
 
 
+def duration(seconds: float) -> str:
+    """Return a time as people say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 class PatientConsole(Console):
     """A console that survives a reader which closes the pipe, as `head` does.
 
@@ -204,16 +211,39 @@ class Overview(RoundsBar):
     """The progress of several runs at once, counted again at every update; without a terminal one line per run."""
 
     told = 0
+    began: tuple[float, int] | None = None
+    """When the first update came, and how many rounds were done by then."""
 
     def update(self, jobs: Sequence[Any]) -> None:
         """Count the rounds that are done."""
         counts = [(job.done(), job.rounds) for job in jobs]
+        self.began = self.began or (time.monotonic(), sum(done for done, _ in counts))
         done, total = sum(done for done, _ in counts), sum(rounds for _, rounds in counts)
         finished = sum(done == rounds for done, rounds in counts)
         self.progress.update(self.bar, completed=done, total=total, description=f"{finished}/{len(jobs)} runs")
         if self.progress.disable and finished > self.told:
-            self.progress.console.print(f"{finished} of {len(jobs)} runs, {done} of {total} rounds", highlight=False)
+            left = self._left(done, total)
+            self.progress.console.print(
+                f"{finished} of {len(jobs)} runs, {done} of {total} rounds{left}", highlight=False
+            )
         self.told = finished
+
+    def _left(self, done: int, total: int) -> str:
+        """Return the time left, as the rounds done since the first update tell it."""
+        since, before = self.began or (0.0, done)
+        if done in (before, total):
+            return ""
+        return f", about {duration((time.monotonic() - since) / (done - before) * (total - done))} left"
+
+
+@contextmanager
+def overview(console: Console | None) -> Iterator[Callable[[Sequence[Any]], None]]:
+    """Return what shows the progress of several runs, on a console or, without one, nowhere."""
+    if console is None:
+        yield lambda jobs: None
+        return
+    with Overview(console) as shown:
+        yield shown.update
 
 
 def matrix_table(result: Result) -> Table:

@@ -8,6 +8,7 @@ events.log           who was missing or came back, where clients are on other ma
 tensorboard/, loggers.json    with `log`: TensorBoard's events, and what loggers need to go on
 checkpoint/          the server after each of the last two rounds, each client's state as of then, and the test after
                      each task
+pruned.json          with `cflag tune`: why a trial was given up
 result.json, model.safetensors, model.json, digests.json, figures/    once the run is finished
 predict.safetensors  then, too: what the method needs beside the model to answer
 """
@@ -19,13 +20,15 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import tomli_w
 
 from cflag.config import Config, load_file, resolve
 from cflag.data.benchmark import ClassCounts
@@ -63,6 +66,7 @@ class RunFolder:
         self.events = path / "events.log"
         self.benchmark = path / "benchmark.json"
         self.name_file = path / "experiment"
+        self.pruned_file = path / "pruned.json"
         self.checkpoints = path / "checkpoint"
         self.generations = Generations(self.checkpoints)
 
@@ -111,6 +115,14 @@ class RunFolder:
             known = tuple(dict.fromkeys((*config.plugins, *plugins)))
             write_atomically(self.path / "config.toml", replace(config, log=log, plugins=known).to_toml().encode())
 
+    def add_plugins(self, files: Sequence[str]) -> None:
+        """Let the run's processes read more plugins from now on."""
+        path = self.path / "config.toml"
+        raw = load_file(path)
+        known = list(dict.fromkeys([*raw.get("plugins", []), *files]))
+        if known != raw.get("plugins", []) and not self.finished:
+            write_atomically(path, tomli_w.dumps({**raw, "plugins": known}).encode())
+
     def describe_data(self, counts: ClassCounts) -> None:
         """Write down which client got how many samples of which class, where they have one, unless it stands there."""
         if counts and self.class_counts() != counts:
@@ -130,6 +142,11 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return (self.path / "result.json").is_file()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to do: the run is finished, or a search has given it up."""
+        return self.finished or self.pruned_file.is_file()
 
     @contextmanager
     def locked(self) -> Iterator[None]:

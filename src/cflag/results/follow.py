@@ -40,15 +40,28 @@ class Follower:
         return bool(events or records)
 
 
-def watch(root: Path, console: Console, pause: float = 0.5) -> None:
-    """Show a running experiment, or all runs of a campaign, until they are finished; Ctrl-C stops only the watching."""
-    folders = runs_in(root)
+def watch(root: Path, console: Console, pause: float = 0.5, patience: float = 60.0) -> None:
+    """Show a running experiment, or all runs of a campaign, until they are finished; Ctrl-C stops only the watching.
+
+    What was only just started has no run yet: loading torch and pricing methods take a while.
+    """
+    _await_runs(root, console, pause, patience)
     if (root / "config.toml").is_file():
         _watch_run(RunFolder(root), console, pause)
-    elif folders:
-        _watch_runs(folders, console, pause)
     else:
-        raise UserError(f"{root} holds no run to watch")
+        _watch_runs(root, console, pause)
+
+
+def _await_runs(root: Path, console: Console, pause: float, patience: float) -> None:
+    """Wait until a folder has a run in it, or as long as someone is at work in it; say that we wait."""
+    until, told = time.monotonic() + patience, False
+    while not runs_in(root):
+        if time.monotonic() >= until and not RunFolder(root).in_use():
+            raise UserError(f"{root} holds no run to watch, and in {patience:.0f} s none came")
+        if not told:
+            console.print(f"{root}: no run yet; waiting for one (Ctrl-C ends this)", highlight=False, soft_wrap=True)
+            told = True
+        time.sleep(pause)
 
 
 def _watch_run(folder: RunFolder, console: Console, pause: float) -> None:
@@ -64,14 +77,19 @@ def _watch_run(folder: RunFolder, console: Console, pause: float) -> None:
     show_results(console, [Result.load(folder.path)])
 
 
-def _watch_runs(folders: list[Path], console: Console, pause: float) -> None:
-    runs = [_Progress(RunFolder(folder)) for folder in folders]
+def _watch_runs(root: Path, console: Console, pause: float) -> None:
+    """Follow the runs of a folder; more may come as long as someone is at work in it."""
+    runs: dict[Path, _Progress] = {}
     with Overview(console) as overview:
-        overview.update(runs)
-        while any(not run.folder.finished for run in runs):
+        while True:
+            at_work = RunFolder(root).in_use()
+            for folder in runs_in(root):
+                runs.setdefault(folder, _Progress(RunFolder(folder)))
+            overview.update(list(runs.values()))
+            if not at_work and all(run.folder.ended for run in runs.values()):
+                break
             time.sleep(pause)
-            overview.update(runs)
-    show_results(console, [Result.load(run.folder.path) for run in runs])
+    show_results(console, [Result.load(folder) for folder, run in runs.items() if run.folder.finished])
 
 
 class _Progress:
@@ -82,8 +100,8 @@ class _Progress:
         self.rounds = total_rounds(folder.config())
 
     def done(self) -> int:
-        """Return how many rounds are finished."""
-        return self.folder.rounds_done()
+        """Return how many rounds are finished; none is left where a search gave the run up."""
+        return self.rounds if self.folder.ended else self.folder.rounds_done()
 
 
 class _Tail:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from rich import box
-from rich.console import Group
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
+from cflag.errors import UserError
 from cflag.files import write_atomically
 from cflag.problems.score import Score, common
 from cflag.results.result import Result, average_accuracy
@@ -119,6 +122,31 @@ def as_text(results: Sequence[Result]) -> Group:
     return Group(_text(shown, cells, range(1, half)), _text(shown, cells, range(half, len(widths))))
 
 
+def printed(table: RenderableType) -> str:
+    """Return what rich would print, as plain text of 80 columns."""
+    text = io.StringIO()
+    Console(file=text, width=TERMINAL, no_color=True, highlight=False).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+
+
+def records(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return every run as a plain dict, with the columns' names and numbers."""
+    names = heads(results)[1:]
+    return [
+        {"method": r.method, "seed": r.seed, **{n: c.of(r) for n, c in zip(names, columns(results), strict=True)}}
+        for r in results
+    ]
+
+
+def as_pandas(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return rows as a pandas DataFrame, where pandas is installed."""
+    try:
+        pandas = import_module("pandas")
+    except ImportError:
+        raise UserError("to_pandas needs pandas; run: pip install pandas") from None
+    return pandas.DataFrame(rows)
+
+
 def _text(shown: Sequence[Column], cells: Sequence[Sequence[str]], which: Sequence[int]) -> Table:
     """Return some columns of the table."""
     table = Table(box=box.SIMPLE_HEAD, padding=0)  # one space between columns: two would take more than 80 characters
@@ -141,9 +169,8 @@ def as_csv(results: Sequence[Result]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["method", "seed", *heads(results)[1:]])
-    for result in results:
-        values = [c.of(result) for c in columns(results)]
-        writer.writerow([result.method, result.seed, *("" if v is None else round(v, 6) for v in values)])
+    for method, seed, *values in (record.values() for record in records(results)):
+        writer.writerow([method, seed, *("" if v is None else round(v, 6) for v in values)])
     return text.getvalue()
 
 

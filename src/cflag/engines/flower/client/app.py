@@ -100,6 +100,7 @@ def _place(context: Context) -> tuple[Path, int, dict[str, Any]]:
     if "state-dir" in node:
         own = {"data_dir": str(node.get("data-dir", "")), "device": str(node.get("device", "cpu")), "log": "",
                "plugins": []}  # fmt: skip
+        own |= {"model": str(node["model"])} if "model" in node else {}
         return Path(str(node["state-dir"])), number, own
     if SIMULATION in os.environ:
         return Path(os.environ[SIMULATION]) / f"client-{number}", number, {}

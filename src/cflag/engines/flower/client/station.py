@@ -19,9 +19,10 @@ from cflag.engines.flower.client.states import StateFolder
 from cflag.engines.flower.messages import Parcel, Question, Shelf
 from cflag.engines.flower.sealed import LEAST
 from cflag.engines.host import NONE_LEFT, Host, host_of
-from cflag.errors import CflagError
+from cflag.errors import CflagError, one_line
 from cflag.files import sweep
 from cflag.memory.gate import at_work
+from cflag.models.reference import is_reference
 from cflag.privacy.noise import digest
 
 
@@ -142,6 +143,11 @@ class Stations:
             # The server decides the experiment; this machine decides where its data are, what computes, and which code
             # of its own it runs: a server must not be able to name a file that a client then executes.
             own = {key: value for key, value in raw.items() if not isinstance(value, dict)}
+            if "plugins" in node and "model" not in node and is_reference(str(own.get("model", ""))):
+                raise CflagError(
+                    f"client {number}: the experiment's model, {one_line(own['model'], 100)}, is code of the server's; "
+                    "if you have it here and trust it, start this client with --model FILE.py:NAME"
+                )
             tables = {key: dict(raw[key]) for key in (*OPTION_TABLES, str(raw.get("method"))) if key in raw}
             tables.get("schedule", {}).pop("file", None)  # its lines are here
             self.config = resolve({**own, **tables, "workers": 1, **node})

@@ -28,6 +28,7 @@ from cflag.engines.flower.processes.outcome import forget_outcome, how_to_resume
 from cflag.errors import CflagError, InterruptedRunError, UserError
 from cflag.files import write_json
 from cflag.loggers.attach import ended_elsewhere
+from cflag.models.reference import is_reference
 from cflag.results.display import Display
 from cflag.results.folder import RunFolder
 from cflag.results.follow import Follower
@@ -85,6 +86,7 @@ def deploy(folder: RunFolder, options: FleetOptions, display: Display) -> Result
             command += ["--ca", str(keys / "ca.crt"), "--key", str(keys / "clients" / f"client-{number}.key")]
             command += ["--number", str(number), "--state", str(state), "--poll", str(options.poll)]
             command += ["--data", _own_data(data, number)] if data else []
+            command += ["--model", config.model] if is_reference(config.model) else []
             command += [word for plugin in config.plugins for word in ("--plugin", plugin)]
             fleet.nodes.append(Process(f"client {number}", command, state / "client.log", {}))
         return _carry(folder, fleet, display, stopped)

@@ -31,6 +31,7 @@ class NodeOptions:
     state: Path
     data: str = ""
     device: str = "cpu"
+    model: str = ""
     poll: float = 0.1
 
     def check(self) -> None:
@@ -71,6 +72,7 @@ def _supernode(options: NodeOptions, socket: str) -> Process:
     config = {"partition-id": options.number, "state-dir": str(options.state.absolute()), "device": options.device}
     config |= {"key": str(options.key.absolute())}
     config |= {"data-dir": options.data} if options.data else {}
+    config |= {"model": options.model} if options.model else {}
     command = [*flower_process("supernode"), socket, "--superlink", options.superlink]
     command += ["--root-certificates", str(options.ca), "--auth-supernode-private-key", str(options.key)]
     command += ["--isolation", "process", "--node-config", " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())]
