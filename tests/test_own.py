@@ -127,7 +127,7 @@ def test_tune_takes_them_and_compare_takes_what_it_found(tmp_path: Path) -> None
     assert [trial.number for trial in tuned.trials["Slow"]] == [1, 2, 3]
     assert tuned.trials["Slow"][0].settings == {"lr": 0.05}
     assert tuned.records()[2] == {"method": "Slow", "trial": 3, "state": "finished",
-                                  "accuracy": tuned.trials["Slow"][2].accuracy,
+                                  "accuracy": tuned.trials["Slow"][2].value,
                                   "lr": tuned.trials["Slow"][2].settings["lr"]}  # fmt: skip
     assert len(tuned.plot().axes) == 2
     table = cflag.compare([Slow], source=points(), model=Net, seeds=[1], tuned=tuned.best, out=tmp_path / "c", **SMALL)

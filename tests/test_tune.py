@@ -102,7 +102,7 @@ def test_the_search_repeats_itself_and_begins_with_the_files_own_values() -> Non
         one = Search("cflag", RAW, 12, seed=1)
         for _ in range(12):
             trial = one.ask()
-            trial.state, trial.accuracies = "finished", [0.5, 1 / (1 + abs(trial.settings["beta"] - 0.3))]
+            trial.state, trial.values = "finished", [0.5, 1 / (1 + abs(trial.settings["beta"] - 0.3))]
             one.tell(trial)
         return [trial.settings for trial in one.trials]
 
@@ -148,7 +148,7 @@ def test_floors_are_half_of_the_best_finished_trials_path() -> None:
     for path in [*paths, [0.01]]:
         assert one.floors() == (() if len(one.trials) < 4 else pytest.approx((0.45, 0.3)))
         trial = one.ask()
-        trial.state, trial.accuracies = "finished" if len(path) == 3 else "given up", path
+        trial.state, trial.values = "finished" if len(path) == 3 else "given up", path
         one.tell(trial)
     assert one.floors() == pytest.approx((0.45, 0.3)), "one that was given up changes nothing"
 
@@ -189,7 +189,7 @@ def test_trials_are_given_up_and_the_files_own_never(wide: Any, tmp_path: Path) 
     assert "given up" in states
     for trial in tuned.trials["finetune"]:
         done = RunFolder(tmp_path / f"finetune-{trial.number:03d}").rounds_done()
-        assert done == 2 * len(trial.accuracies)
+        assert done == 2 * len(trial.values)
         assert (done < 6) == (trial.state == "given up")
 
 
@@ -204,8 +204,8 @@ def test_the_best_is_never_worse_than_the_files_own(found: list[tuple[Any, float
     trials[0].state = "finished"
     best = best_of(trials)
     assert best.state == "finished"
-    assert best.accuracy >= trials[0].accuracy
-    assert best is trials[0] or best.accuracy > trials[0].accuracy
+    assert best.worth >= trials[0].worth
+    assert best is trials[0] or best.worth > trials[0].worth
 
 
 def test_tune_then_compare_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,7 @@ class Search:
             self.study.tell(asked, trial.worth)
 
     def floors(self) -> tuple[float, ...]:
-        """Return the scores after each task but the last below which a trial is hopeless; none where 0 is not the worst."""
+        """Return the scores after each task but the last below which a trial is hopeless, where 0 is the worst."""
         if self.score.bounds is None or self.score.bounds[0] or not self.score.higher:
             return ()
         if sum(trial.state == "finished" for trial in self.trials) < BEFORE_PRUNING:
