@@ -186,6 +186,8 @@ def test_closed_labels_are_neither_learned_nor_counted() -> None:
     assert slope[0].tolist() == pytest.approx(expected, abs=1e-6)
     assert MultiLabel().sums(closed, y).tolist() == [[1, 0, 1, 0]]  # the third would be a wrong yes
     assert MultiLabel().sums(outputs, y).tolist() == [[1, 1, 1, 0]]
+    shut = torch.tensor([[2.0, 1.0, -INF]])  # what is closed is not missed, either
+    assert MultiLabel().sums(shut, torch.ones(1, 3)).tolist() == [[2, 0, 0, 1]]
 
 
 @pytest.mark.parametrize("name", ["regression", "multilabel"])
