@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cflag.registry import register
     from cflag.results.result import Result
     from cflag.server import Server
+    from cflag.transfer import total_transfer
 
 __version__ = _version("cflag")
 
@@ -86,6 +87,7 @@ _HOMES = {
     "register": "cflag.registry",
     "resume": "cflag.launch",
     "run": "cflag.launch",
+    "total_transfer": "cflag.transfer",
 }
 __all__ = [
     "Answer",
@@ -128,6 +130,7 @@ __all__ = [
     "register",
     "resume",
     "run",
+    "total_transfer",
 ]
 
 

@@ -94,10 +94,10 @@ def check_schedule(config: Config) -> None:
     schedule, kind = make_schedule(config), config.schedule.kind
     if not schedule.together:
         schedule.plan.check()
-    if config.secure and not schedule.together and schedule.plan.fewest() < 3:
+    if config.secure and not schedule.together and (few := schedule.plan.fewest(config.cohort_size())) < 3:
         raise UserError(
-            f"secure = true: with schedule '{kind}' a question is for {schedule.plan.fewest()} clients alone, and a "
-            "mean of fewer than 3 is not secret; choose a schedule in which more go together"
+            f"secure = true: with schedule '{kind}' a question is for {few} clients alone, and a mean of fewer than 3 "
+            "is not secret; choose a schedule in which more go together, or more clients_per_round"
         )
     if config.average_tail and not schedule.together:
         raise UserError(f"average_tail is for clients that change together; schedule '{kind}' has others: set it to 0")

@@ -40,6 +40,8 @@ class Own:
     """Into how many mini-batches its samples of a round are cut, in order, where each is seen once; else 0."""
     told: bool = True
     """Whether it is told when a task begins and ends; if not, `past` is every task that was there in earlier rounds."""
+    streams: bool = False
+    """Whether samples pass by, so that a client that never took part has nothing in its memory."""
 
 
 class Client:
@@ -106,10 +108,13 @@ class Client:
 
     @property
     def past(self) -> tuple[int, ...]:
-        """The tasks that this client has left; where nobody tells, those of earlier rounds once its memory has some."""
+        """The tasks that this client has left; where nobody tells, those of earlier rounds.
+
+        Where samples pass by, there are none before its memory has taken some in.
+        """
         if self.own is None:
             return tuple(range(self.context.task))
-        return self.own.past if self.told or len(self.memory) else ()
+        return self.own.past if len(self.memory) or not self.own.streams else ()
 
     @property
     def told(self) -> bool:

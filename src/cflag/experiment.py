@@ -144,6 +144,8 @@ class Experiment:
         with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:
             if not self.config.privacy.on:
                 folder.describe_data(self.benchmark.class_counts())
+                for line in self.benchmark.notes():
+                    display.note(line)
             host = self.host(folder.path)
             host.keeper.watch(folder.path)
             return self.carry(LocalEngine(host, self._workers(), stopped, self.config.mean), folder, display)

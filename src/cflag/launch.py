@@ -81,6 +81,8 @@ def carry(experiment: Experiment, folder: RunFolder, display: Display) -> Result
 
         if not config.privacy.on:
             folder.describe_data(experiment.benchmark.class_counts())
+            for line in experiment.benchmark.notes():
+                display.note(line)
         return simulate(folder, config, display)
 
 

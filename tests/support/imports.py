@@ -70,7 +70,7 @@ ROOMS = Layers(
         ("engines.flower", "session"),
         ("checkpoint",),
         ("experiment",),
-        ("launch", "compare", "theory", "report"),
+        ("launch", "compare", "transfer", "theory", "report"),
         ("paper", "tune"),
         ("commands",),
         ("cli",),

@@ -58,6 +58,8 @@ class Benchmark:
         self._features = features if self.has_pictures else None  # a whole network
         sequence: TaskSequence = registry.get("scenario", options.scenario)(source, options)
         self.tasks = sequence.tasks
+        if options.task_classes and options.scenario not in ("task", "class"):
+            raise UserError(f"tasks as lists of classes go with scenario 'task' or 'class', not '{options.scenario}'")
         if len(self.tasks) != options.tasks:
             made = len(self.tasks)
             name = options.scenario
@@ -118,7 +120,12 @@ class Benchmark:
     @cached_property
     def has(self) -> NDArray[np.bool_]:
         """Which clients have training samples of which tasks, (clients, tasks)."""
-        return np.array([[len(mine) > 0 for mine in dealt] for dealt in self._train]).T
+        return self.all_sizes > 0
+
+    @cached_property
+    def all_sizes(self) -> NDArray[np.int64]:
+        """How many training samples each client has of each task, (clients, tasks)."""
+        return np.array([[len(mine) for mine in dealt] for dealt in self._train], np.int64).T
 
     def size(self, client: int, task: int) -> int:
         """Return how many training samples a client has of a task."""
@@ -178,6 +185,18 @@ class Benchmark:
             counted.append({label: counts[label].tolist() for label in classes_of})
         return counted
 
+    def notes(self) -> list[str]:
+        """Return what people may want to know of who got what: who is not tested, what is known beforehand."""
+        said = []
+        for index, (parts, task) in enumerate(zip(self._test, self.tasks, strict=True), 1):
+            untested, samples = sum(not len(part) for part in parts), sum(map(len, parts))
+            if untested and samples < self.clients and self.schedule.together:
+                said.append(f"task {index} has {samples} test samples for {self.clients} clients: ")
+                said[-1] += f"{untested} are not tested on it"
+            if len(task.classes) == 1 and self.spec.by_task:
+                said.append(f"task {index} has one class, and tests tell the task: all answers are right, 100 %")
+        return said[:1] + [f"and {len(said) - 1} more tasks like this"] * (len(said) > 1)
+
     def _refuse_untested(self) -> None:
         """Say so where a task has no test samples."""
         if has_own_data(self._partition):  # what one client lacks another may have
@@ -205,10 +224,14 @@ class Benchmark:
         def keep(split: Split, count: int, name: str) -> Split:
             if not count:
                 return split
-            rng = stream(self.options.seed, f"subset {name}")
             labels = self._groups(split, source)
             groups = labels if split.task is None else labels + (labels.max() + 1) * split.task.numpy()
-            parts = [rng.permutation(np.flatnonzero(groups == group))[:count] for group in np.unique(groups)]
+            owner = np.zeros_like(labels) if split.owner is None else split.owner.numpy()
+            parts = []
+            for client in np.unique(owner):  # each as on a machine of its own
+                rng, mine = stream(self.options.seed, f"subset {name}"), owner == client
+                of = [np.flatnonzero((groups == group) & mine) for group in np.unique(groups[mine])]
+                parts += [rng.permutation(group)[:count] for group in of]
             return split.chosen(torch.from_numpy(np.sort(np.concatenate(parts))))
 
         train = keep(source.train, self.options.samples_per_class, "train")

@@ -172,7 +172,8 @@ class Host:
             for task in plan.began(number, done):
                 open_[self.benchmark.labels(number, task)] = True
         pieces = max(1, self.method.local.steps) if self.schedule.one_pass else 0
-        return Own(plan.task(number, done, self.benchmark.has[number]), past, open_, pieces, told)
+        task = plan.task(number, done, self.benchmark.has[number])
+        return Own(task, past, open_, pieces, told, self.schedule.streams)
 
     def age(self, number: int, own: Own | None, context: RoundContext) -> int:
         """Return how many rounds of its task a client has had."""

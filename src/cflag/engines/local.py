@@ -70,9 +70,9 @@ class LocalEngine(Engine):
         tested = [(group, self._receive(k % len(self.lanes))) for k, group in enumerate(groups)]
         return self.placed({n: row for group, rows in tested for n, row in zip(group, rows, strict=True)}, tasks)
 
-    def size(self, number: int, task: int) -> int:
-        """Return how many samples a client has of a task."""
-        return self.benchmark.size(number, task)
+    def all_sizes(self) -> NDArray[np.int64]:
+        """Return how many samples each client has of each task."""
+        return self.benchmark.all_sizes
 
     def has(self) -> NDArray[np.bool_]:
         """Return which clients have samples of which tasks."""

@@ -224,7 +224,7 @@ def show_results(console: Console, results: Sequence[Result]) -> None:
     if any(not result.together for result in results):
         known = any(result.measures.get("clients") for result in results)
         whose = "each client's own moment of leaving a task" if known else "the moment when the last client left a task"
-        console.print(f"Forget, learn: from {whose}", highlight=False)
+        console.print(f"Forget, learn: from {whose}\nrounds: of the whole run", highlight=False)
     for result in results:
         if result.folder is not None:
             console.print(f"{result.method} (seed {result.seed}):", highlight=False)

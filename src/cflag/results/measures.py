@@ -172,16 +172,20 @@ def total_transfer(tested: Outcomes, alone: Table) -> float | None:
 
 def masked(plan: Plan, has: NDArray[np.bool_]) -> Plan:
     """Return a plan without the tasks that clients sit out, as they have no samples of them."""
-    return Plan(np.where(has, plan.first, NEVER), np.where(has, plan.last, NEVER), plan.gone)
+    return Plan(np.where(has, plan.first, NEVER), np.where(has, plan.last, NEVER), plan.gone, plan.breaks)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """Return a plan for a file: rounds from 1, None for never; `gone` from which each client is gone for good."""
+    """Return a plan for a file: rounds from 1, None for never; `gone` from which each client is gone for good.
+
+    `breaks` are absences within a task: client (from 0), first and last round.
+    """
     gone = [plan.total] * len(plan.first) if plan.gone is None else plan.gone.tolist()
     return {
         "first": [[None if r < 0 else r + 1 for r in row] for row in plan.first.tolist()],
         "last": [[None if r < 0 else r + 1 for r in row] for row in plan.last.tolist()],
         "gone": [r + 1 if r < plan.total else None for r in gone],
+        "breaks": [[client, begin + 1, end + 1] for client, begin, end in plan.breaks],
     }
 
 
@@ -191,7 +195,8 @@ def plan_from_dict(raw: Mapping[str, Any]) -> Plan:
         np.array([[NEVER if r is None else r - 1 for r in row] for row in raw[k]]) for k in ("first", "last")
     )
     total = int(last.max()) + 1
-    return Plan(first, last, np.array([total if r is None else r - 1 for r in raw["gone"]]))
+    breaks = tuple((client, begin - 1, end - 1) for client, begin, end in raw.get("breaks", ()))
+    return Plan(first, last, np.array([total if r is None else r - 1 for r in raw["gone"]]), breaks)
 
 
 def _best(tested: Outcomes) -> Table:

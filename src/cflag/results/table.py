@@ -71,7 +71,8 @@ def _beside(score: Score) -> Column:
 
 
 COSTS = (
-    Column("rounds", "", lambda r: r.config["rounds"], 0),
+    # Of each task; with clocks of their own clients may have a task for longer or shorter, so then of the whole run.
+    Column("rounds", "", lambda r: r.config["rounds"] if r.together else r.milestones[-1], 0),
     Column("grad.", "k", lambda r: r.costs["gradients_current"] / 1e3, 0),
     Column("mem.", "k", lambda r: r.costs["gradients_memory"] / 1e3, 0),
     Column("up", "MB", lambda r: r.costs["bytes_up"] / 1e6, 0),

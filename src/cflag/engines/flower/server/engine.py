@@ -66,16 +66,19 @@ class FlowerEngine(Engine):
         self.roll.look()
         return frozenset(self.everyone) - self.roll.present
 
-    def size(self, number: int, task: int) -> int:
-        """Return how many samples a client says it has of a task; 0 for one that never was here."""
-        return self.roll.size(number, task)
+    def all_sizes(self) -> NDArray[np.int64]:
+        """Return how many samples clients say they have of tasks; 0 for one that never was here."""
+        sizes = np.zeros((len(self.everyone), self.schedule.frame.tasks), np.int64)
+        for number, member in self.roll.members.items():
+            sizes[number] = member.sizes
+        return sizes
 
     def size_in(self, number: int, context: RoundContext) -> int:
         """Return how many samples a client, by what it says of its tasks, has in a round."""
         done = context.task * self.config.rounds + context.round
         has = np.array(self.roll.sizes[number]) > 0
         task = context.task if context.own is None else self.schedule.plan.task(number, done, has)
-        return self.schedule.size(number, task, self.size(number, task), done)
+        return self.schedule.size(number, task, self.roll.size(number, task), done)
 
     def has(self) -> NDArray[np.bool_]:
         """Return which clients have samples of which tasks; of those who never were here nobody knows better."""
