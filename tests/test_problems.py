@@ -232,8 +232,8 @@ def test_labels_that_cannot_be_are_refused(problem: str, y: Tensor, why: str) ->
 
 
 def test_labels_take_the_type_of_their_loss_and_say_how_many_outputs() -> None:
-    assert source(torch.tensor([0.0, 2.0])).train.y.dtype == torch.long  # whole, whatever their type
-    assert source(torch.tensor([0.0, 2.0])).classes == 3
+    assert source(torch.tensor([0.0, 1.0, 2.0])).train.y.dtype == torch.long  # whole, whatever their type
+    assert source(torch.tensor([0.0, 1.0, 2.0])).classes == 3
     assert source(torch.tensor([1, 2]), "regression").train.y.dtype == torch.float32
     assert source(torch.zeros(4, 5), "regression").classes == 5
     assert source(torch.ones(4, 5), "multilabel").train.y.dtype == torch.uint8
