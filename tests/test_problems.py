@@ -216,7 +216,7 @@ def source(y: Tensor, problem: str = "classes") -> Source:
 @pytest.mark.parametrize(
     ("problem", "y", "why"),
     [
-        ("classes", torch.tensor([0.5, 1.0]), "not whole numbers.*problem = 'regression'"),
+        ("classes", torch.tensor([0.5, 1.0]), "0.5 at place 0 is not a whole number.*problem = 'regression'"),
         ("classes", torch.zeros(2, 2), r"shape \(2, 2\), expected one number per sample"),
         ("regression", torch.tensor([1.0, torch.nan]), "not finite"),
         ("regression", torch.zeros(2, 2, 2), r"expected \(n,\) or \(n, k\)"),

@@ -141,9 +141,10 @@ def takes(problem: Problem, names: Sequence[str]) -> bool:
 def whole_numbers(y: Tensor, where: str) -> Tensor:
     """Return labels as whole numbers; refuse those that are none instead of cutting them."""
     if y.is_floating_point() and not bool((y == y.round()).all()):
+        place = tuple((y != y.round()).nonzero()[0].tolist())
         raise DataError(
-            f"{where} labels are not whole numbers: they are no classes; for numbers to predict, set problem = "
-            "'regression'"
+            f"{where} labels: {y[place]:g} at place {', '.join(map(str, place))} is not a whole number, so no class; "
+            "for numbers to predict, set problem = 'regression'"
         )
     if y.is_complex():
         raise DataError(f"{where} labels are complex numbers; give real ones")
