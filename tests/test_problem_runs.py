@@ -17,6 +17,8 @@ from cflag.config import load_raw, merge, resolve
 from cflag.data.benchmark import Benchmark
 from cflag.data.load import load_source
 from cflag.errors import UserError
+from cflag.loggers.base import scalars, summary
+from cflag.problems.regression import MAE
 from cflag.problems.sequence import PADDING
 from cflag.results.table import heads
 from tests.support.crashes import Crash, stop_after
@@ -257,3 +259,12 @@ def test_what_does_not_go_with_a_regression_is_refused_in_one_line(
 def run_with(changes: dict[str, Any]) -> None:
     config = resolve(merge(load_raw("diabetes"), list(changes.items())))
     Benchmark(load_source(config.source), config)
+
+
+def test_loggers_use_the_scores_own_name(tmp_path: Path) -> None:
+    record = {"accuracy": 0.5, "accuracies": [0.4, 0.6], "loss": 1.0, "clients": {}}
+    assert scalars(record, (), MAE) == {"loss/current": 1.0, "mae/mean": 0.5, "mae/task_01": 0.4, "mae/task_02": 0.6}
+    result = run("diabetes", rounds=1, workers=1, out=tmp_path / "run")
+    named = summary(json.loads((tmp_path / "run" / "result.json").read_text()))
+    assert named["result/average_r2"] == result.average_score
+    assert not [name for name in named if "accuracy" in name]
