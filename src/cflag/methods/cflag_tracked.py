@@ -9,8 +9,8 @@ step, but its own client's only. Here a round is Algorithm 1's conversation, abo
           x_{k+1} = x_k − β (v_k + α_k p_k)
 
 m − m_i is the drift correction (lines 2-3 and Eq. (4)) applied to the memory, α_k the interference rule of Algorithm 2
-in each step: ⟨p_k, v_k + α_k p_k⟩ ≥ pull ‖p_k‖². Beside replay it takes one exchange of m, and with `replay = 0.5`
-fewer gradients. What each part buys is in docs/which-method.md.
+in each step: ⟨p_k, v_k + α_k p_k⟩ ≥ pull ‖p_k‖². Beside replay it takes one exchange of m and one
+mini-batch of the memory per round. What each part buys is in docs/which-method.md.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class CFlagTrackedSettings:
     """β, the rate of the local steps."""
     pull: float = 1.0
     """The weight of the memory beside the current mini-batch, where the two do not interfere."""
-    replay: float = 0.5
-    """How many memory samples a step sees, as a part of its mini-batch: replay has 1."""
+    replay: float = 1.0
+    """How many memory samples a step sees, as a part of its mini-batch; replay sees as many."""
     past: Literal["everybody", "own"] = "everybody"
     """Whose memory p_k is a gradient of: with "own" it is r_k, and nothing more is exchanged than in replay."""
     rule: Literal["interference", "off"] = "interference"
