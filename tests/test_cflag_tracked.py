@@ -127,7 +127,7 @@ def test_a_client_without_memory_steps_on_what_it_has() -> None:
 
 
 def test_without_memories_it_is_fine_tuning() -> None:
-    plain = {"steps": 3, "batch": 9, "memory": {"kind": "none"}}
+    plain: dict[str, Any] = {"steps": 3, "batch": 9, "memory": {"kind": "none"}}
     tracked = Lab(PAST, CURRENT, (0, 0, 0), method="cflag-tracked", **plain)
     finetuned = Lab(PAST, CURRENT, (0, 0, 0), method="finetune", **plain)
     assert tracked.round().tolist() == finetuned.round().tolist()
