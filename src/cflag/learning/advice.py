@@ -23,7 +23,7 @@ def about_caps(table: str, alpha: float, cap: float, records: Sequence[Record]) 
     room = f"{table}.alpha = {alpha:g} leaves it no room" if alpha > 0.9 * cap else "it only switches"
     return (
         f"{table}: the interference rule met its cap {cap:g} all {len(raised)} times, so α_i does not adapt ({room}): "
-        f"set {table}.alpha lower or {table}.alpha_cap higher"
+        f"set {table}.alpha lower, or {table}.adapt = 'off', which costs nothing"
     )
 
 
@@ -42,6 +42,6 @@ def about_memory(table: str, alpha: float, beta: float, steps: int, replayed: in
         return (
             f"{table}: one memory step of α = {alpha:g} stands against {steps} steps of β = {beta:g}, so the past has "
             f"{say:.0%} of the say it has in replay: play more and shorter rounds, raise {table}.alpha towards "
-            f"{steps * beta:.2g} (below 1/{table}.smoothness), or take method = 'cflag-tracked'"
+            f"{steps * beta:.2g} (and {table}.smoothness below 1/alpha), or take method = 'cflag-tracked'"
         )
     return ""
