@@ -20,10 +20,12 @@ def about_caps(table: str, alpha: float, cap: float, records: Sequence[Record]) 
               if case == "interference"]  # fmt: skip
     if len(raised) < len(records) or not all(raised):
         return ""
-    room = f"{table}.alpha = {alpha:g} leaves it no room" if alpha > 0.9 * cap else "it only switches"
+    none = alpha > 0.9 * cap
+    what = f"{table}.alpha = {alpha:g} leaves it no room" if none else f"it is {alpha:g} or {cap:g}"
+    then = f"{table}.alpha lower, or {table}.adapt = 'off'" if none else f"{table}.alpha higher or {table}.beta lower"
     return (
-        f"{table}: the interference rule met its cap {cap:g} all {len(raised)} times, so α_i does not adapt ({room}): "
-        f"set {table}.alpha lower, or {table}.adapt = 'off', which costs nothing"
+        f"{table}: the interference rule met its cap {cap:g} all {len(raised)} times, so α_i does not adapt ({what}): "
+        f"set {then}"
     )
 
 
