@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test test-all lint types unit every format bench bench-peers faults campaign soak ledger clean
+.PHONY: demo test test-all lint types unit every format bench bench-peers faults campaign soak docs ledger clean
 
 demo: .venv/ready
 	$(BIN)/cflag run digits --methods cflag,finetune --out $(DEMO)
@@ -53,6 +53,10 @@ campaign: .venv/ready
 # 10,000 rounds, 100 tasks, 2,000 clients, 300 questions to a real fleet: what grows? A quarter of an hour.
 soak: .venv/ready
 	$(BIN)/python -m benchmarks.soak
+
+# The documentation site; a warning is an error. Open docs/_build/html/index.html.
+docs: .venv/ready
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
 # Writes docs/results.md anew from the summaries in docs/results; cflag ledger DIR takes in new ones.
 ledger: .venv/ready

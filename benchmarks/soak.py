@@ -36,6 +36,7 @@ from benchmarks.faults import CFLAG, descendants
 from cflag.config import flatten, merge, resolve
 from cflag.data.source import Source
 from cflag.experiment import Experiment
+from cflag.problems.score import ACCURACY, Score
 from cflag.results.display import Quiet
 
 SAMPLES = 200
@@ -99,7 +100,7 @@ class Meter(Quiet):
     done: int = 0
     _time: float = 0.0
 
-    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0, score: Score = ACCURACY) -> None:
         """The clock starts."""
         self._time = time.perf_counter()
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from cflag import (
     Backbone,
     BackboneOptions,
+    Classes,
     Client,
     Config,
     Deal,
@@ -30,6 +31,7 @@ from cflag import (
     RobustMean,
     Samples,
     Schedule,
+    Score,
     Series,
     Source,
     Task,
@@ -49,6 +51,16 @@ class Pulled(FedAvg):
         away = client.params - client.start
         client.log(distance=float(away.norm()))
         return client.value_and_grad(batch)[1] + 0.1 * away
+
+
+@register("problem", "top2", "classes, right where the true one is among the two largest outputs")
+class TopTwo(Classes):
+    """Cross entropy as ever, another score: it is made of a sum over samples, like all of them."""
+
+    scores = (Score("top2", "Top-2", "top-2 accuracy", "%", 100.0, 1, bounds=(0.0, 1.0)),)
+
+    def sums(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return (outputs.topk(min(2, outputs.shape[1])).indices == y[:, None]).any(1, keepdim=True)
 
 
 @register("source", "dots", "600 points around six centres, 6 numbers each")

@@ -16,7 +16,7 @@ from cflag.config import flatten, load_raw, merge, resolve
 from cflag.errors import CflagError, UserError
 from cflag.experiment import Experiment
 from cflag.results.display import PatientConsole
-from cflag.results.table import COLUMNS, as_csv, as_latex, as_markdown, as_text
+from cflag.results.table import as_csv, as_latex, as_markdown, as_text, columns
 from tests.support.processes import start_here
 from tests.support.quick import QUICK
 
@@ -68,7 +68,7 @@ def test_latex_is_well_formed() -> None:
     text = as_latex(RESULTS)
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert len(body) == 3
-    assert all(line.count("&") == len(COLUMNS) for line in body)
+    assert all(line.count("&") == len(columns(RESULTS)) for line in body)
     assert "%" not in text.replace(r"\%", "")
     assert "±" not in text
 

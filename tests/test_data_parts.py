@@ -21,9 +21,9 @@ from cflag.data.load import load_source
 from cflag.data.options import BenchmarkOptions
 from cflag.errors import DataError, UserError
 
-SOURCES = ["cifar10", "cifar100", "digits", "fashion-mnist", "folder", "har", "led", "mnist", "sea", "stagger"]
+SOURCES = ["cifar10", "cifar100", "diabetes", "digits", "fashion-mnist", "folder", "har", "led", "mnist"]
 KNOWN = {
-    "source": [*SOURCES, "tiny-imagenet"],
+    "source": [*SOURCES, "npz", "pictures", "sea", "stagger", "table", "tiny-imagenet"],
     "scenario": ["class", "domain", "permuted", "rotated", "task"],
     "partition": ["classes", "dirichlet", "iid", "own", "subject"],
 }
@@ -219,9 +219,8 @@ def test_a_function_counts_as_present_and_has_nothing_to_download(plugin: Load, 
         fetch("lost", tmp_path)
 
 
-@pytest.mark.parametrize("partition", ["own", "hospitals"])
-def test_a_partition_for_clients_with_data_of_their_own_wants_a_fleet(plugin: Load, partition: str) -> None:
+def test_a_plugins_partition_for_clients_with_data_of_their_own_wants_a_fleet(plugin: Load) -> None:
     plugin(STRANGE)
-    with pytest.raises(UserError, match=f"partition = '{partition}' is for clients with data of their own"):
-        resolve({"partition": partition})
-    assert resolve({"partition": partition, "engine": "flower"}).partition == partition
+    with pytest.raises(UserError, match="partition = 'hospitals' is for clients with data of their own"):
+        resolve({"partition": "hospitals"})
+    assert resolve({"partition": "hospitals", "engine": "flower"}).partition == "hospitals"

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from cflag.data.heads import Heads
 from cflag.data.samples import Samples
-from cflag.learning.dense import DenseNet
+from cflag.learning.dense import DenseNet, cross_entropy_slope
 from cflag.learning.learner import Learner
 from cflag.process import one_thread
 
@@ -48,7 +48,7 @@ def test_it_is_autograds_gradient_to_the_bit(
     dense = DenseNet.of(model)
     assert dense is not None
     with one_thread():
-        value, flat = dense.value_and_grad(x, y, lambda outputs: outputs + shift)
+        value, flat = dense.value_and_grad(x, lambda outputs: cross_entropy_slope(outputs + shift, y))
         loss = F.cross_entropy(model(x) + shift, y)
         grads = torch.autograd.grad(loss, list(model.parameters()))
     assert value == loss.item()

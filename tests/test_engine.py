@@ -366,7 +366,7 @@ def test_clients_with_few_held_out_samples_are_tested_together_and_counted_apart
     for client in (0, 17, 39):
         for task in range(2):
             held_out = experiment.benchmark.test(client, task)
-            right = learner.right(learner.outputs(held_out), held_out)[:, 0].float().mean().item()
+            right = learner.tested(learner.outputs(held_out), held_out)[:, 0].float().mean().item()
             assert result.client_matrices[client][-1][task] == pytest.approx(right, abs=1e-6)
 
 

@@ -95,6 +95,10 @@ def test_a_secure_mean_is_of_three_clients_at_least() -> None:
     resolve({**secure, "schedule": {"kind": "staggered", "groups": 2}})
     with pytest.raises(UserError, match="a question is for 2 clients alone"):
         resolve({**secure, "schedule": {"kind": "staggered", "groups": 3}})
+    # Of five clients that are drawn, three may have no past yet: two are left to be asked for theirs.
+    with pytest.raises(UserError, match="a question is for 2 clients alone"):
+        resolve({**secure, "schedule": {"kind": "staggered", "groups": 2}, "clients_per_round": 5})
+    resolve({**secure, "clients": 12, "schedule": {"kind": "staggered", "groups": 2}, "clients_per_round": 9})
 
 
 @pytest.mark.fleet

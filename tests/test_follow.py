@@ -13,6 +13,7 @@ import pytest
 from cflag import run
 from cflag.cli import main
 from cflag.config import resolve
+from cflag.problems.score import ACCURACY, Score
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.follow import Follower
@@ -28,7 +29,7 @@ class Log(Quiet):
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0, score: Score = ACCURACY) -> None:
         self.told.append(f"{name} {tasks} {rounds} {done}")
 
     def update(self, record: dict[str, Any]) -> None:

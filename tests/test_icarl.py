@@ -27,7 +27,7 @@ from cflag.learning.learner import Learner
 from cflag.memory.base import MemoryOptions
 from cflag.memory.ring import Ring
 from cflag.methods.base import LocalOptions
-from cflag.methods.icarl import Icarl, IcarlSettings, herd, sigmoid_loss
+from cflag.methods.icarl import Icarl, IcarlSettings, herd, nearness, sigmoid_loss
 from tests.support.crashes import Crash, stop_after
 from tests.support.quick import QUICK, same
 
@@ -43,6 +43,17 @@ def test_herding_by_hand() -> None:
     assert herd(features, 4).tolist() == [3, 0, 1, 2]
     assert herd(features, 2).tolist() == [3, 0]
     assert herd(features, 9).tolist() == [3, 0, 1, 2]
+
+
+@pytest.mark.parametrize("together", [1, 7, 25, 26, 60])
+def test_the_nearest_mean_does_not_depend_on_who_else_is_asked(together: int) -> None:
+    """To the last bit: engines test the same samples in groups of different sizes."""
+    generator = torch.Generator().manual_seed(3)
+    features, means = (F.normalize(torch.randn(n, 32, generator=generator)) for n in (60, 30))
+    whole = nearness(features, means)
+    assert torch.equal(torch.cat([nearness(part, means) for part in features.split(together)]), whole)
+    by_hand = -(features.double()[:, None] - means.double()).square().sum(2)
+    torch.testing.assert_close(whole.double(), by_hand, rtol=1e-5, atol=1e-6)
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 15), st.integers(0, 2**32))

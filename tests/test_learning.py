@@ -157,7 +157,7 @@ def flat(tensors: Iterable[Tensor], channels_last: bool = False) -> Tensor:
 
 def correct(learner: Learner, samples: Samples) -> Tensor:
     """Which samples the scenario counts as right."""
-    return learner.right(learner.outputs(samples), samples)[:, 0 if learner.heads.by_task else 1]
+    return learner.tested(learner.outputs(samples), samples)[:, 0 if learner.heads.by_task else 1]
 
 
 def _statistics(model: nn.Module) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -14,16 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from cflag import Result, run
+from cflag import Experiment, Result, UserError, run
 from cflag.account import Counts
 from cflag.cli import main
+from cflag.compare import price
 from cflag.config import resolve
 from cflag.data.schedules.base import NEVER, Frame, Plan
 from cflag.data.schedules.staggered import Staggered, StaggeredOptions
 from cflag.data.schedules.together import Together
-from cflag.results.history import History, Played, accuracies
+from cflag.results.history import History, Played, scores
 from cflag.results.measures import Outcomes, measure, plan_from_dict, plan_to_dict, total_transfer, worst_tenth
 from cflag.results.result import forgetting, forgetting_max, forward_transfer, learning_accuracy
+from cflag.transfer import alone
+from cflag.transfer import total_transfer as total_transfer_of
 
 STAGGERED = Staggered(StaggeredOptions("staggered", groups=3, every=1), Frame(3, 2, 3, 1)).plan
 """Rounds from 0: client 0 has task 0 in 0–2 and task 1 in 3–7, client 1 in 0–3 and 4–7, client 2 in 0–4 and 5–7."""
@@ -137,7 +140,7 @@ def test_with_equal_counts_and_everybody_together_they_are_the_papers(
         known = torch.tensor(data.draw(right)).reshape(clients, tasks)
         tests.append(torch.stack([known, known // 2, torch.full_like(known, held_out)], 2))
     found = measure(Outcomes.of(tests, plan, np.ones((clients, tasks), np.bool_), by_task=True), [])["all"]
-    initial, *a = (accuracies(test, by_task=True) for test in tests)
+    initial, *a = (scores(test, by_task=True) for test in tests)
     papers = {
         "accuracy_seen": sum(a[-1]) / tasks,
         "accuracy_anyone": sum(a[-1]) / tasks,
@@ -207,10 +210,37 @@ def test_who_was_there_is_said_where_not_all_were(tmp_path: Path) -> None:
     assert [line["clients"]["task"] for line in result.metrics] == [[1, 1], [2, 2, 2]]
 
 
-def test_an_equal_budget_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    given = ["compare", "digits", "--methods", "finetune,replay", "--budget", "bytes", "--out", str(tmp_path / "c")]
-    assert main([*given, "--set", "schedule=staggered"]) == 2
-    assert "an equal budget of bytes needs schedule = 'together', not 'staggered'" in capsys.readouterr().err
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("budget", ["gradients", "bytes"])
+@pytest.mark.parametrize("kind", ["staggered", "own-order", "joining"])
+def test_a_price_is_that_of_a_whole_run(kind: str, budget: Literal["gradients", "bytes"], tmp_path: Path) -> None:
+    """Two and four rounds are tried; seven are run: what they cost follows, to the last gradient and byte.
+
+    Steps are on all samples of a client, since mini-batches of a shuffled pass are not all of one size.
+    """
+    own = {
+        "method": "replay",
+        "schedule": {"kind": kind},
+        **QUICK,
+        "steps": 2,
+        "batch": 1000,
+        "rounds": 7,
+        "workers": 1,
+    }
+    result = run("digits", out=tmp_path / "run", **own)
+    costs = result.costs
+    spent = {"gradients": costs["gradients_current"] + costs["gradients_memory"],
+             "bytes": costs["bytes_up"] + costs["bytes_down"]}  # fmt: skip
+    found = price(resolve(result.config), budget)
+    assert found.of(7) * QUICK["tasks"] == pytest.approx(spent[budget], rel=1e-9)
+
+
+def test_a_budget_that_rounds_do_not_decide_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In one pass every sample is seen once, in however many rounds."""
+    given = ["compare", "digits", "--methods", "finetune,ewc", "--budget", "gradients", "--out", str(tmp_path / "c")]
+    online = ["--set", "schedule=online", "--set", "samples_per_class=20", "--set", "width=4"]
+    assert main([*given, *online]) == 2
+    assert "with 'online' more rounds cost no more; compare at equal rounds" in capsys.readouterr().err
 
 
 def test_what_nobody_who_is_left_can_test_is_unknown_and_not_zero() -> None:
@@ -232,3 +262,45 @@ def test_what_nobody_who_is_left_can_test_is_unknown_and_not_zero() -> None:
     assert result.measures["all"]["accuracy_seen"] == 0.75, "the first client's as it left"
     assert result.to_dict()["forgetting"] == 0.0
     assert result.to_dict()["plan"]["gone"] == [2, None]
+
+
+# What takes runs of its own -------------------------------------------------------------------------------------------
+
+LONE: dict[str, Any] = {
+    "method": "cflag", "clients": 2, "tasks": 2, "rounds": 2, "width": 8, "epochs": 1, "partition": "iid", "workers": 1,
+    "samples_per_class": 20, "test_per_class": 20,
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("scenario", ["task", "class"])
+def test_alone_is_as_if_nobody_else_had_begun(scenario: str, tmp_path: Path) -> None:
+    """A run whose first rounds one client has for itself tests it then: client 0 with task 1, client 1 with task 2.
+
+    Which samples clients have follows from who gets a task, not from when.
+    """
+    orders = {
+        (0, 0): ["0,1,2,1", "0,3,5,2", "1,3,4,1", "1,5,5,2"],
+        (1, 1): ["1,1,1,2", "1,3,4,1", "0,3,4,1", "0,5,7,2"],
+    }
+    for (client, task), lines in orders.items():
+        own = {**LONE, "scenario": scenario, "schedule": {"kind": "table", "lines": lines}}
+        result = run("digits", out=tmp_path / f"run-{client}", **own)
+        experiment = Experiment(resolve(result.config))
+        found = alone(experiment, experiment.benchmark.schedule.plan)
+        assert not np.isnan(found).any()
+        assert found[client, task] == result.client_matrices[client][0][task]
+        assert 0 < found[client, task] <= 1
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_total_transfer_of_a_run_that_is_alone_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One client with one task: what it learned alone is what it learned."""
+    out = tmp_path / "run"
+    run("digits", out=out, **{**LONE, "clients": 1, "tasks": 1})
+    assert total_transfer_of(out) == 0.0
+    assert main(["transfer", str(out)]) == 0
+    assert capsys.readouterr().out == "total transfer 0.00 points\n"
+    (out / "result.json").unlink()
+    with pytest.raises(UserError, match="is not finished"):
+        total_transfer_of(out)

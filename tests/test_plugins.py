@@ -22,6 +22,7 @@ PLUGIN = Path(__file__).parents[1] / "examples" / "own_parts.py"
 OWN: dict[str, Any] = {
     "method": "pulled",
     "source": "dots",
+    "problem": "top2",
     "scenario": "odd-even",
     "partition": "alternating",
     "schedule": "late",

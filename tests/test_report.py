@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from cflag import Result, run
 from cflag.cli import main
 from cflag.diagnostics import Figure, Marks, Series
+from cflag.problems.score import ACCURACY
 from cflag.report.measured import sections
 from cflag.report.page import by_benchmark, find_results, make_page
-from cflag.report.svg import Axis, Line, Rug, curves, heat
+from cflag.report.svg import Axis, Line, Rug, Shade, curves, heat
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -216,9 +217,9 @@ def test_marks_are_drawn_where_most_clients_logged_them(tmp_path: Path) -> None:
 
 
 def test_what_is_not_learned_yet_is_faint_and_many_classes_are_small() -> None:
-    squares = heat([[0.9, 0.9], [0.9, 0.9]], "x", "y", faint=lambda i, j: j > i)
+    squares = heat([[0.9, 0.9], [0.9, 0.9]], "x", "y", Shade.of(ACCURACY), faint=lambda i, j: j > i)
     assert squares.count('class="value faint"') == 1
-    small = heat([[0.5] * 100], "x", "y", first=(0, [7] * 100))
+    small = heat([[0.5] * 100], "x", "y", Shade.of(ACCURACY), first=(0, [7] * 100))
     assert 'class="value"' not in small
     assert "<title>y 0, 7: 50</title>" in small
 

@@ -28,7 +28,7 @@ from cflag.learning.observed import RATES_FIGURE
 from cflag.results.display import Bar, show_results
 from cflag.results.figures import write_figures
 from cflag.results.folder import RunFolder
-from cflag.results.history import History, accuracies
+from cflag.results.history import History, scores
 from cflag.results.metrics import ROUND
 from cflag.results.result import (
     Matrix,
@@ -63,7 +63,7 @@ def test_a_single_task_forgets_nothing() -> None:
 
 @given(st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(st.floats(0, 1), min_size=n, max_size=n),
                                                     min_size=n, max_size=n)))  # fmt: skip
-def test_relations_between_metrics(a: Matrix) -> None:
+def test_relations_between_metrics(a: list[list[float]]) -> None:
     assert backward_transfer(a) == pytest.approx(-forgetting(a))
     assert forgetting_max(a) >= forgetting(a) - 1e-12
     if len(a) > 1:
@@ -74,8 +74,8 @@ def test_relations_between_metrics(a: Matrix) -> None:
 
 def test_accuracy_is_over_all_samples_not_over_clients() -> None:
     counts = torch.tensor([[(1, 0, 1), (0, 0, 0)], [(1, 1, 3), (2, 1, 4)]])
-    assert accuracies(counts, by_task=True) == [2 / 4, 2 / 4]
-    assert accuracies(counts, by_task=False) == [1 / 4, 1 / 4]
+    assert scores(counts, by_task=True) == [2 / 4, 2 / 4]
+    assert scores(counts, by_task=False) == [1 / 4, 1 / 4]
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +298,7 @@ def test_progress_bar_shows_task_round_accuracy_and_time_left(capsys: pytest.Cap
     bar.stop()
     shown = [line for line in capsys.readouterr().out.splitlines() if "round 1/3" in line][-1]
     assert "cflag  task 2/2  round 1/3" in shown
-    assert "acc  87.5 %" in shown
+    assert "Acc  87.5 %" in shown
     assert "left" in shown
 
 

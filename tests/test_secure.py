@@ -126,6 +126,36 @@ def test_the_mean_of_two_is_not_to_be_had(tmp_path: Path) -> None:
         fleet.run()
 
 
+CLOCKS: dict[str, Any] = {
+    "tasks": 2, "rounds": 1, "clients": 6, "steps": 2, "method": "cflag", "cflag": {"beta": 0.1}, "model": "linear",
+    "samples_per_class": 30, "eval_every": 9, "schedule": {"kind": "staggered", "groups": 2},
+}  # fmt: skip
+
+
+def test_with_clocks_of_their_own_the_model_is_the_local_engines_up_to_rounding(tmp_path: Path) -> None:
+    """Three rounds; in the second three clients have a past and are asked for it apart. Accuracies are those of all."""
+    secure = Fleet(tmp_path, **{**SECURE, **CLOCKS}).run()
+    plain = local(tmp_path, zeta=0.5, **CLOCKS)
+    mine, theirs = (load_state(tmp_path / name / "model.safetensors") for name in ("run", "local"))
+    for name in theirs:
+        torch.testing.assert_close(mine[name], theirs[name], atol=3e-4, rtol=0)
+    assert secure.client_matrices == []
+    assert secure.plan == plain.plan
+    assert secure.average_accuracy == pytest.approx(plain.average_accuracy, abs=0.02)
+
+
+def test_where_the_data_leave_two_clients_a_secure_run_ends_with_a_line(tmp_path: Path) -> None:
+    """No schedule can know: with this draw two of four clients have samples of the second task."""
+    own = {"zeta": 0.05, "min_samples": 0, "seed": 6, "samples_per_class": 20, "tasks": 2, "rounds": 1}
+    fleet = Fleet(tmp_path, **{**SECURE, **own}, method="finetune")
+    with pytest.raises(
+        CflagError, match="question 'local_steps' in round 2 is for 2 clients alone, and a mean"
+    ) as said:
+        fleet.run()
+    assert "\n" not in str(said.value)
+    assert len(fleet.records()) == 1  # the first round, with three clients, is saved
+
+
 def test_a_question_in_plain_gets_no_answer_worth_having(tmp_path: Path) -> None:
     """A server that asks outside of the protocol, to catch up or out of curiosity, learns nothing."""
     fleet = Fleet(tmp_path, **SECURE, method="finetune", tasks=1, rounds=1)

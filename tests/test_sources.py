@@ -65,8 +65,8 @@ def put(path: Path, place: int, value: int) -> None:
 
 
 NAMES = [
-    "cifar10", "cifar100", "digits", "fashion-mnist", "folder", "har", "led", "mnist", "sea", "stagger",
-    "tiny-imagenet",
+    "cifar10", "cifar100", "digits", "fashion-mnist", "folder", "har", "led", "mnist", "npz", "pictures",
+    "sea", "stagger", "table", "tiny-imagenet",
 ]  # fmt: skip
 
 

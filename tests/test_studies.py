@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from cflag.compare import Job, prepare, run_all
-from cflag.config import load_raw, merge
+from cflag.compare import Budget, Job, Price, prepare, run_all
+from cflag.config import Config, load_raw, merge
 from cflag.errors import UserError
+from cflag.paper import prices
 from cflag.paper.campaigns import find_campaign
 from cflag.paper.cells import Campaign, Cell, chosen
 from cflag.paper.figures import draw
@@ -126,18 +127,41 @@ class Digits(Cell):
         return merge(load_raw("digits"), {"tasks": 2, "clients": 3, **self.settings}.items())
 
 
-def test_equal_gradients_are_what_replay_spends() -> None:
+def test_equal_gradients_are_what_replay_spends(tmp_path: Path) -> None:
     """Replay pays twice for each step of the second task, fine-tuning once: 3 units against 2, so 6 rounds pay 9."""
     cell = Digits("digits", "digits", {"zeta": 1e5, "rounds": 6}, ("replay", "finetune"), 6, budget="gradients")
-    rounds = {name: config.rounds for name, config in cell.configs("small").items()}
+    rounds = {name: config.rounds for name, config in cell.configs("small", tmp_path).items()}
     assert rounds == {"replay": 6, "finetune": 9}
     jobs = cell.jobs("small", [1], Path("runs"))
     assert {name: job.folder.name for name, (job,) in jobs.items()} == {
         "replay": "digits_zeta=100000_rounds=6_replay_1",
         "finetune": "digits_zeta=100000_rounds=9_finetune_1",
     }
-    alone = replace(cell, rows=("finetune",)).configs("small")
+    alone = replace(cell, rows=("finetune",)).configs("small", tmp_path)
     assert alone["finetune"].rounds == 9, "replay pays, whether it is run or not"
+
+
+def test_prices_are_measured_once_and_kept_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second look measures nothing; other settings have a price of their own; a damaged list is made anew."""
+    measured: list[str] = []
+
+    def measure(config: Config, budget: Budget) -> Price:
+        measured.append(config.method)
+        return Price(0.0, {"replay": 4.0, "finetune": 2.0}[config.method])
+
+    monkeypatch.setattr(prices, "_measure", measure)
+    cell = Digits("digits", "digits", {"zeta": 1e5, "rounds": 6}, ("finetune",), budget="gradients")
+    for _ in range(2):
+        assert cell.configs("small", tmp_path)["finetune"].rounds == 12
+    assert measured == ["replay", "finetune"]
+    assert replace(cell, settings={"zeta": 0.1, "rounds": 3}).configs("small", tmp_path)["finetune"].rounds == 6
+    assert measured == ["replay", "finetune"] * 2
+    (tmp_path / "prices.json").write_text("{")
+    assert cell.configs("small", tmp_path)["finetune"].rounds == 12
+    assert measured == ["replay", "finetune"] * 3
+    assert not (tmp_path / "new").exists()
+    cell.configs("small", tmp_path / "new")
+    assert not (tmp_path / "new").exists(), "a dry run leaves nothing behind"
 
 
 def test_a_cost_study_is_summed_up_from_the_runs_it_made(tmp_path: Path) -> None:
@@ -180,11 +204,11 @@ def test_a_study_of_rates_has_a_seed_of_its_own() -> None:
     assert list(find_campaign("table-iid").seeds([1, 2])) == [1, 2]
 
 
-def test_yardsticks_keep_their_rounds_whatever_the_budget() -> None:
+def test_yardsticks_keep_their_rounds_whatever_the_budget(tmp_path: Path) -> None:
     """Ridge pays nothing, so that no number of rounds is worth replay's gradients; the probe has all tasks in one."""
     short = {"rounds": 2, "width": 8, "zeta": 1e5}
     cell = Digits("digits", "digits", short, ("replay", "ridge", "probe"), budget="gradients")
-    configs = cell.configs("small")
+    configs = cell.configs("small", tmp_path)
     assert {name: config.rounds for name, config in configs.items()} == {"replay": 2, "ridge": 1, "probe": 50}
     assert (configs["probe"].tasks, configs["probe"].clients) == (1, 1)
 

@@ -33,9 +33,16 @@ if TYPE_CHECKING:
     from cflag.means.base import RobustMean
     from cflag.memory.base import Memory
     from cflag.methods.base import FedAvg, FedAvgSettings, Method
+    from cflag.problems.base import Problem
+    from cflag.problems.classes import Classes
+    from cflag.problems.multilabel import MultiLabel
+    from cflag.problems.regression import Regression
+    from cflag.problems.score import Score
+    from cflag.problems.sequence import SequenceLabels
     from cflag.registry import register
     from cflag.results.result import Result
     from cflag.server import Server
+    from cflag.transfer import total_transfer
 
 __version__ = _version("cflag")
 
@@ -44,6 +51,7 @@ _HOMES = {
     "Ask": "cflag.conversation",
     "Backbone": "cflag.backbones.base",
     "BackboneOptions": "cflag.backbones.base",
+    "Classes": "cflag.problems.classes",
     "Client": "cflag.client",
     "Config": "cflag.config",
     "Conversation": "cflag.conversation",
@@ -57,11 +65,16 @@ _HOMES = {
     "Mean": "cflag.conversation",
     "Memory": "cflag.memory.base",
     "Method": "cflag.methods.base",
+    "MultiLabel": "cflag.problems.multilabel",
     "Plan": "cflag.data.schedules.base",
+    "Problem": "cflag.problems.base",
+    "Regression": "cflag.problems.regression",
     "Result": "cflag.results.result",
     "RobustMean": "cflag.means.base",
     "Samples": "cflag.data.samples",
     "Schedule": "cflag.data.schedules.base",
+    "Score": "cflag.problems.score",
+    "SequenceLabels": "cflag.problems.sequence",
     "Series": "cflag.diagnostics",
     "Server": "cflag.server",
     "Source": "cflag.data.source",
@@ -74,12 +87,14 @@ _HOMES = {
     "register": "cflag.registry",
     "resume": "cflag.launch",
     "run": "cflag.launch",
+    "total_transfer": "cflag.transfer",
 }
 __all__ = [
     "Answer",
     "Ask",
     "Backbone",
     "BackboneOptions",
+    "Classes",
     "Client",
     "Config",
     "Conversation",
@@ -93,11 +108,16 @@ __all__ = [
     "Mean",
     "Memory",
     "Method",
+    "MultiLabel",
     "Plan",
+    "Problem",
+    "Regression",
     "Result",
     "RobustMean",
     "Samples",
     "Schedule",
+    "Score",
+    "SequenceLabels",
     "Series",
     "Server",
     "Source",
@@ -110,6 +130,7 @@ __all__ = [
     "register",
     "resume",
     "run",
+    "total_transfer",
 ]
 
 

@@ -7,7 +7,10 @@ from torch import Tensor
 from cflag.conversation import Cost, Reply, nbytes
 
 Counts = Tensor
-"""(clients, tasks, 3): right answers with the task known, right answers without, and samples."""
+"""(clients, tasks, 2 width + 1): the problem's sums with the task known, the same without, and samples.
+
+For classes the sums are right answers, one number.
+"""
 
 
 class Account:

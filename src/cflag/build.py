@@ -12,16 +12,19 @@ from torch import nn
 from cflag import registry
 from cflag.config import CUSTOM, Config
 from cflag.data.benchmark import Benchmark, Features
-from cflag.data.load import data_dir_or_default, load_source
+from cflag.data.load import data_dir_or_default, load_own, load_source
+from cflag.data.partitions.base import has_own_data
 from cflag.data.source import Source
+from cflag.data.sources.base import Reading
 from cflag.data.spec import Spec
 from cflag.diagnostics import check_figures
 from cflag.errors import UserError, out_of_memory
-from cflag.learning.learner import Learner, Loss
+from cflag.learning.learner import Learner, OwnLoss
 from cflag.methods.base import Method
 from cflag.models.lora import add_adapters
 from cflag.models.trainable import HEAD, Joined, choose
 from cflag.privacy.rules import check_model
+from cflag.problems.base import find
 from cflag.rng import torch_seed
 
 if TYPE_CHECKING:
@@ -32,10 +35,19 @@ if TYPE_CHECKING:
 def build_benchmark(config: Config, source: Source | None = None) -> Benchmark:
     """Deal the data, the config's or your own, and check that the memory can hold some."""
     _check_custom(config.source, source, "source")
-    source = source or load_source(config.source, data_dir_or_default(config.data_dir))
+    source = source or _load(config)
     benchmark = Benchmark(source, config, _extractor(config))
     config.memory.check_limits(benchmark.train(0, 0))
     return benchmark
+
+
+def _load(config: Config) -> Source:
+    """Read the config's source; where clients have data of their own, all of it, or on a client's machine its own."""
+    own, fleet = has_own_data(registry.get("partition", config.partition)), config.engine == "flower"
+    folder, reading = data_dir_or_default(config.data_dir), Reading(config.data, partial=own, confined=fleet)
+    if own and not fleet:
+        return load_own(config.source, folder, config.clients, reading)
+    return load_source(config.source, folder, reading)
 
 
 def _extractor(config: Config) -> Features | None:
@@ -150,12 +162,13 @@ def _model(config: Config, shape: tuple[int, ...], classes: int, own: nn.Module 
     return model
 
 
-def build_learner(config: Config, spec: Spec, model: nn.Module | None = None, loss: Loss | None = None) -> Learner:
+def build_learner(config: Config, spec: Spec, model: nn.Module | None = None, loss: OwnLoss | None = None) -> Learner:
     """Build the learner around the config's model, or around a copy of your own, and check that it fits the data."""
     built = build_model(config, spec, model)
     fast = model is None and hasattr(registry.get("model", config.model), "channels_last")
     channels_last = fast and not isinstance(built, Joined)
-    learner = Learner(built, spec.heads, spec.normalise, config.device, loss, channels_last)
+    problem = find(config.problem)
+    learner = Learner(built, spec.heads, spec.normalise, config.device, loss, channels_last, problem)
     learner.check(spec.blank(), spec.classes)
     check_model(config.privacy, learner.buffers.numel(), loss is not None)
     return learner

@@ -16,6 +16,7 @@ from cflag.session import Session
 
 FORMAT = 8
 """The version of a checkpoint's contents; another one's vectors may lie in another order."""
+OTHER_VERSION = "{} was begun by another version of cflag; start a new run"
 
 
 def save_checkpoint(
@@ -38,6 +39,8 @@ def save_checkpoint(
     state = {f"state.{name}": value for name, value in server.state.items()}
     state |= {f"tail.{name}": value for name, value in server.tail.items()}
     state |= {f"engine.{name}": value for name, value in engine.kept().items()}
+    if engine.schedule.streams:
+        state["passed_by"] = sorted(server.passed_by)
     if engine.warden is not None:
         state |= {f"privacy.{name}": value for name, value in engine.warden.kept().items()}
     model = {"params": server.params, "buffers": server.buffers}
@@ -52,6 +55,8 @@ def restore_checkpoint(
 
     def check(saved: dict[str, Any], ending: str) -> None:
         _check(folder, numbers, saved, ending)
+        if session.engine.schedule.streams and "passed_by" not in saved:
+            raise UserError(OTHER_VERSION.format(folder.path))
 
     _refuse_other(folder)
     saved, wrong = folder.generations.load(check)
@@ -72,6 +77,8 @@ def restore_checkpoint(
     engine.take_back(_taken(saved, "engine."))
     if engine.warden is not None:
         engine.warden.take_back(_taken(saved, "privacy."))
+    if engine.schedule.streams:
+        server.passed_by = set(saved.pop("passed_by"))
     history = History.from_dict(saved)
     engine.restore(folder.checkpoints, history.clients)
     engine.note_model_sent(server, history.model_sent)
@@ -84,7 +91,7 @@ def _check(folder: RunFolder, numbers: Mapping[str, Any], saved: dict[str, Any],
     Files that are older than it are looked at when they are needed: the checkpoint before it names them, too.
     """
     if saved.pop("format", None) != FORMAT:
-        raise UserError(f"{folder.path} was begun by another version of cflag; start a new run")
+        raise UserError(OTHER_VERSION.format(folder.path))
     refuse_changed(saved.pop("config"), numbers, folder.path)
     for name in saved["clients"].values():
         if name.endswith(f".{ending}"):

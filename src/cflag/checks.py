@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cflag import registry
 from cflag.data.schedules.base import make_schedule
 from cflag.errors import UserError
+from cflag.problems.base import scoring, takes
 
 if TYPE_CHECKING:
     from cflag.config import Config
@@ -63,15 +64,40 @@ def check_device(config: Config) -> None:
         raise UserError("workers share the processor's cores; with device = 'cuda' use workers = 1")
 
 
+def check_problem(config: Config) -> None:
+    """Refuse a problem that the method, the schedule or what protects clients is not for."""
+    found = scoring(config.problem, config.score)
+    problem, method = found.problem, registry.get("method", config.method)
+    if method.problems and not takes(problem, method.problems):
+        known = " or ".join(f"'{name}'" for name in method.problems)
+        raise UserError(
+            f"method '{config.method}' is for problem = {known}, not for '{config.problem}'; choose another, such as "
+            "'cflag' or 'replay'"
+        )
+    if takes(problem, ["classes"]):
+        return
+    schedule, only = make_schedule(config), f"problem = '{config.problem}' has no single class per sample"
+    if schedule.deals:
+        raise UserError(f"schedule '{config.schedule.kind}' deals by class, and {only}; choose another schedule")
+    if config.schedule.heads == "own":
+        raise UserError(f"schedule.heads = 'own' opens outputs by class, and {only}; use 'anyone'")
+    if getattr(config.settings, "labels", None) == "sampled":
+        raise UserError(f"{config.method}.labels = 'sampled' draws classes, and {only}; use 'empirical'")
+    if config.secure:
+        raise UserError(f"secure = true sums right answers, and {only}; use secure = false")
+    if config.privacy.on and config.privacy.held_out == "noised":
+        raise UserError(f"[privacy] noises counts of right answers, and {only}; set privacy.held_out = 'public'")
+
+
 def check_schedule(config: Config) -> None:
     """Refuse clocks that cannot be, and what does not go with them."""
     schedule, kind = make_schedule(config), config.schedule.kind
     if not schedule.together:
         schedule.plan.check()
-    if config.secure and not schedule.together and schedule.plan.fewest() < 3:
+    if config.secure and not schedule.together and (few := schedule.plan.fewest(config.cohort_size())) < 3:
         raise UserError(
-            f"secure = true: with schedule '{kind}' a question is for {schedule.plan.fewest()} clients alone, and a "
-            "mean of fewer than 3 is not secret; choose a schedule in which more go together"
+            f"secure = true: with schedule '{kind}' a question is for {few} clients alone, and a mean of fewer than 3 "
+            "is not secret; choose a schedule in which more go together, or more clients_per_round"
         )
     if config.average_tail and not schedule.together:
         raise UserError(f"average_tail is for clients that change together; schedule '{kind}' has others: set it to 0")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from cflag.conversation import Cost, RoundContext, loggable
 from cflag.data.samples import Samples
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from cflag.data.heads import Heads
     from cflag.learning.learner import Learner, Loss
     from cflag.privacy.shield import SampleLedger
+    from cflag.problems.base import Problem
 
 T = TypeVar("T")
 
@@ -40,6 +40,8 @@ class Own:
     """Into how many mini-batches its samples of a round are cut, in order, where each is seen once; else 0."""
     told: bool = True
     """Whether it is told when a task begins and ends; if not, `past` is every task that was there in earlier rounds."""
+    streams: bool = False
+    """Whether samples pass by, so that a client that never took part has nothing in its memory."""
 
 
 class Client:
@@ -106,10 +108,13 @@ class Client:
 
     @property
     def past(self) -> tuple[int, ...]:
-        """The tasks that this client has left; where nobody tells, those of earlier rounds once its memory has some."""
+        """The tasks that this client has left; where nobody tells, those of earlier rounds.
+
+        Where samples pass by, there are none before its memory has taken some in.
+        """
         if self.own is None:
             return tuple(range(self.context.task))
-        return self.own.past if self.told or len(self.memory) else ()
+        return self.own.past if len(self.memory) or not self.own.streams else ()
 
     @property
     def told(self) -> bool:
@@ -184,6 +189,16 @@ class Client:
         self.buffers.copy_(own[1])
         return outputs
 
+    @property
+    def batch_norm(self) -> bool:
+        """Whether the model has batch norm that learns, which a sample alone cannot teach."""
+        return self._learner.batch_norm
+
+    @property
+    def problem(self) -> Problem:
+        """What labels are, and the loss."""
+        return self._learner.problem
+
     def features(self, samples: Samples) -> Tensor:
         """Return what the model's last dense layer takes in for these samples."""
         return self._learner.features(samples)
@@ -194,26 +209,31 @@ class Client:
         return self._learner.heads
 
     def own_loss(self, outputs: Tensor, samples: Samples) -> Tensor:
-        """Return the cross entropy of samples of the current task over that task's own outputs.
+        """Return the problem's loss of samples of the current task over that task's own outputs.
 
         Where nobody tells the task, they are those of the classes among the current samples. A user's own loss has no
-        heads to choose from: methods that use this are for classification.
+        heads to choose from.
         """
         own = self.heads.own[self.task] if self.told else self._present()
         own = own.to(outputs.device)
-        return F.cross_entropy(outputs.masked_fill(~own, -torch.inf), samples.y)
+        return self._learner.problem.loss(outputs.masked_fill(~own, -torch.inf), samples.y)
 
     def _present(self) -> Tensor:
-        """Return which outputs are those of the classes among the current samples."""
-        present = torch.zeros(self.heads.own.shape[1], dtype=torch.bool)
-        present[self.data.y] = True
+        """Return which outputs are those of the classes among the current samples; all where they have none."""
+        present = torch.full((self.heads.own.shape[1],), not self.data.classified)
+        if self.data.classified:
+            present[self.data.y] = True
         return present
 
     def preview(self, predict: Callable[[Learner, Samples], Tensor]) -> None:
-        """Test the global model on the current samples before they are learned; log the outcome, and a drift in it."""
+        """Test the global model on the current samples before they are learned; log the outcome, and a drift in it.
+
+        Right answers are counted where samples have a single class.
+        """
         scores = predict(self._learner, self.data)
-        right = self._learner.right(scores, self.data)[:, 0 if self.heads.by_task else 1]
-        self.log(right=int(right.sum()), tested=len(right))
+        if self.data.classified:
+            right = self._learner.tested(scores, self.data)[:, 0 if self.heads.by_task else 1]
+            self.log(right=int(right.sum()), tested=len(right))
         if self.watch is not None:
             self.watched, place = self.watch.look(self.watched, self._learner.losses(scores, self.data))
             self.log(noticed=place is not None)

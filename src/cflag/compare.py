@@ -103,10 +103,7 @@ def price(config: Config, budget: Budget) -> Price:
     Two, because the first may find the model already sent, by a question at the end of the task before.
     """
     if own_rounds(config):
-        raise UserError(
-            f"an equal budget of {budget} needs schedule = 'together', not '{config.schedule.kind}': what a round "
-            f"costs depends on who is there; compare at equal rounds"
-        )
+        return _price_of_clocks(config, budget)
     session = Experiment(config).session()
 
     def cost_of(*acts: Callable[[], object]) -> float:
@@ -123,6 +120,31 @@ def price(config: Config, budget: Budget) -> Price:
             end = cost_of(session.end_task, session.prepare_eval)
             prices.append(Price(first - a_round + end, a_round))
     return Price(fmean(p.task for p in prices), fmean(p.round for p in prices))
+
+
+def _price_of_clocks(config: Config, budget: Budget) -> Price:
+    """Measure the same where clients have clocks of their own: of whole short runs, of two and of four rounds a task.
+
+    What a round costs depends on who is there, but one round more of every task costs the same again and again.
+    """
+    two, four = (_whole(replace(config, rounds=rounds), budget) for rounds in (2, 4))
+    if four <= two:
+        raise UserError(
+            f"an equal budget of {budget} needs a schedule whose length 'rounds' decides, and with "
+            f"'{config.schedule.kind}' more rounds cost no more; compare at equal rounds"
+        )
+    return Price((2 * two - four) / config.tasks, (four - two) / 2 / config.tasks)
+
+
+def _whole(config: Config, budget: Budget) -> float:
+    """Return what a run costs from its beginning to its end, but for tests along the way, which are not counted."""
+    session = Experiment(config).session()
+    with one_thread():
+        for done in range(session.plan.total):
+            session.play(done)
+            if session.is_milestone:
+                session.prepare_eval()
+    return _spent(session.engine.settle(), budget)
 
 
 def _spent(account: Account, budget: Budget) -> float:

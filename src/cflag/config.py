@@ -16,9 +16,10 @@ from typing import Any, Literal
 import tomli_w
 
 from cflag import registry
-from cflag.checks import check_cohort, check_device, check_ranges, check_schedule
-from cflag.data.options import BenchmarkOptions, ScheduleOptions
-from cflag.data.partitions.base import has_own_data
+from cflag.checks import check_cohort, check_device, check_problem, check_ranges, check_schedule
+from cflag.data.load import family, placed
+from cflag.data.options import BenchmarkOptions, DataOptions, ScheduleOptions
+from cflag.data.partitions.base import OWN, has_own_data
 from cflag.data.schedules.table import read_lines
 from cflag.errors import UserError, unknown
 from cflag.means.base import MeanOptions
@@ -51,8 +52,10 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     average_tail: float = 0.0
     """The last part of a task's rounds whose models are averaged at its end (0.25: the last quarter); 0 is off, as in
     the paper. It costs nothing, and helps where a constant rate leaves noise behind."""
+    score: str = ""
+    """Which of its problem's scores is the run's: tables, forgetting and pictures are of it; by default the first."""
     eval_every: int = 1
-    """Measure the accuracy so far every so many rounds; a task's last round is always measured."""
+    """Measure the score so far every so many rounds; a task's last round is always measured."""
     engine: Literal["local", "flower-sim", "flower"] = "local"
     """What carries questions and answers: this machine, Flower's simulation on it, or Flower over many (`cflag deploy`,
     `cflag server`). Changes no number."""
@@ -75,6 +78,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     plugins: tuple[str, ...] = ()
     """Python files of your own that register methods, sources and other parts; read by every process of the run. In a
     TOML file they are given relative to it."""
+    data: DataOptions = field(default_factory=DataOptions)
     memory: MemoryOptions = field(default_factory=MemoryOptions)
     mean: MeanOptions = field(default_factory=MeanOptions)
     privacy: PrivacyOptions = field(default_factory=PrivacyOptions)
@@ -109,17 +113,22 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
 
 
 OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions, "mean": MeanOptions, "privacy": PrivacyOptions,
-                                       "lora": LoraOptions, "schedule": ScheduleOptions}  # fmt: skip
+                                       "lora": LoraOptions, "schedule": ScheduleOptions,
+                                       "data": DataOptions}  # fmt: skip
 """The tables that every config has, whatever its method."""
 TABLES = (*OPTION_TABLES, "settings", "other_settings")
 ELSEWHERE = ("workers", "data_dir", "log", "device", "min_clients", "deadline", "patience", "plugins")
 """Keys that change no number: they say where and how something is computed."""
-FIRST = ("method", "source", "scenario", "clients", "tasks", "rounds", "seed", "zeta", "model")
+FIRST = ("method", "source", "problem", "scenario", "clients", "tasks", "rounds", "seed", "zeta", "model")
 
 
 def _listed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as files give them back: there are lists, no tuples."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+    def listed(value: Any) -> Any:
+        return [listed(item) for item in value] if isinstance(value, tuple) else value
+
+    return {key: listed(value) for key, value in values.items()}
 
 
 def load_file(path: Path) -> dict[str, Any]:
@@ -221,6 +230,8 @@ def merge(raw: Mapping[str, Any], settings: Iterable[tuple[str, Any]]) -> dict[s
 def resolve(raw: Mapping[str, Any]) -> Config:
     """Check raw values and fill in the defaults; what plugins register is known from here on."""
     plain = {k: v for k, v in raw.items() if not isinstance(v, Mapping)}
+    if isinstance(plain.get("tasks"), list | tuple):
+        plain |= {"tasks": len(plain["tasks"]), "task_classes": plain["tasks"]}
     plain["plugins"] = absolute_plugins(plain.get("plugins", ()), Path.cwd())
     registry.load_plugins(plain["plugins"])
     tables: dict[str, dict[str, Any]] = {}
@@ -237,6 +248,7 @@ def resolve(raw: Mapping[str, Any]) -> Config:
             raise unknown("table", table, [*OPTION_TABLES, *registry.names("method")])
     _refuse_unknown(plain, name, method.Settings)
     values = {k: coerced(k, v, hints(Config)[k]) for k, v in plain.items()}
+    values |= _places(values)
     classes = {**OPTION_TABLES, "schedule": registry.get("schedule", tables["schedule"]["kind"]).Settings}
     common = {table: options(cls, tables.pop(table, {}), table) for table, cls in classes.items()}
     settings = options(method.Settings, tables.pop(name, {}), name)
@@ -244,6 +256,13 @@ def resolve(raw: Mapping[str, Any]) -> Config:
     config = Config(**values, **common, settings=settings, other_settings=others)
     _check(config)
     return config
+
+
+def _places(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return a source's place below the current folder as an absolute one; in a fleet it is below each data folder."""
+    if "source" not in values or values.get("engine") == "flower" or values.get("partition") == OWN:
+        return {}
+    return {"source": placed(values["source"], values.get("data_dir", ""))}
 
 
 def _schedule(short: Any, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -288,7 +307,8 @@ def _check(config: Config) -> None:
         )
     check_cohort(config)
     registry.get("scenario", config.scenario)
-    if has_own_data(registry.get("partition", config.partition)) and config.engine != "flower":
+    own = has_own_data(registry.get("partition", config.partition))
+    if own and config.partition != OWN and config.engine != "flower":
         needs = "is for clients with data of their own: use cflag deploy or cflag server"
         raise UserError(f"partition = '{config.partition}' {needs}")
     if config.secure and (config.engine == "local" or config.cohort_size() < 3):
@@ -296,7 +316,7 @@ def _check(config: Config) -> None:
     if config.secure and registry.get("method", config.method).exact_means:
         raise UserError(f"secure = true rounds means, which method '{config.method}' does not bear: choose another")
     if config.source != CUSTOM:
-        registry.get("source", config.source)
+        registry.get("source", family(config.source))
     if config.model != CUSTOM:
         registry.get("model", config.model)
     registry.get("memory", config.memory.kind)
@@ -307,6 +327,7 @@ def _check(config: Config) -> None:
         raise UserError("privacy.unit = 'client' needs the plain mean, which its noise fits: leave [mean] as it is")
     check_device(config)
     check_schedule(config)
+    check_problem(config)
     log_names(config.log)
 
 

@@ -22,7 +22,7 @@ from cflag.engines.engine import Engine
 from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
-from cflag.learning.learner import Loss
+from cflag.learning.learner import OwnLoss
 from cflag.loggers.attach import attached, catch_up, require_loggers
 from cflag.memory.gate import at_work
 from cflag.models.lora import merged
@@ -30,6 +30,7 @@ from cflag.privacy.accounting import BudgetError
 from cflag.privacy.noise import forget_key, noise_key
 from cflag.privacy.shield import Shield
 from cflag.privacy.warden import Warden
+from cflag.problems.base import scoring
 from cflag.process import cores, one_thread
 from cflag.results.display import Display, Quiet
 from cflag.results.folder import RunFolder
@@ -49,7 +50,7 @@ class Experiment:
         config: Config,
         source: Source | None = None,
         model: nn.Module | None = None,
-        loss: Loss | None = None,
+        loss: OwnLoss | None = None,
         spec: Spec | None = None,
     ) -> None:
         self.config = config
@@ -58,6 +59,7 @@ class Experiment:
             spec = self.benchmark.spec
         self.spec = spec
         self.method = build_method(config)
+        self.scoring = scoring(config.problem, config.score)
         self.learner = build_learner(config, spec, model, loss)
         self._initial = (self.learner.params.clone(), self.learner.buffers.clone())
 
@@ -67,7 +69,7 @@ class Experiment:
         rounds = session.plan.total
         history = restore_checkpoint(folder, self._numbers(), session, display.note) or History(self.spec.by_task)
         own = 0 if engine.schedule.together else rounds
-        display.start(self.config.method, tasks, self.config.rounds, history.done, own)
+        display.start(self.config.method, tasks, self.config.rounds, history.done, own, self.scoring.score)
         if not history.tests:
             history.new_tests.append(engine.test(session.server, range(tasks), {}))
 
@@ -81,9 +83,8 @@ class Experiment:
                     history = self._stop_early(session, folder, display, spent)
                     break
                 seconds = time.perf_counter() - started
-                record = history.record(
-                    session.server, engine.settle(), counts, seconds, session.is_milestone, session.own_tasks()
-                )
+                settled, last, own_tasks = engine.settle(), session.is_milestone, session.own_tasks()
+                record = history.record(session.server, settled, counts, seconds, last, own_tasks, self.scoring)
                 save_checkpoint(folder, self._numbers(), session, history, record)
             display.update(record)
             if history.done == 2 * self.config.rounds:
@@ -153,6 +154,8 @@ class Experiment:
         with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:
             if not self.config.privacy.on:
                 folder.describe_data(self.benchmark.class_counts())
+                for line in self.benchmark.notes():
+                    display.note(line)
             host = self.host(folder.path)
             host.keeper.watch(folder.path)
             return self.carry(LocalEngine(host, self._workers(), stopped, self.config.mean), folder, display)

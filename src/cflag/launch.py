@@ -13,7 +13,7 @@ from cflag.data.source import Source
 from cflag.engines.flower import require_flower
 from cflag.errors import UserError
 from cflag.experiment import Experiment
-from cflag.learning.learner import Loss
+from cflag.learning.learner import OwnLoss
 from cflag.loggers.attach import catch_up, require_loggers
 from cflag.results.display import Bar, Display, Quiet
 from cflag.results.folder import RunFolder, new_folder
@@ -26,7 +26,7 @@ def run(
     *,
     source: Source | str | None = None,
     model: nn.Module | str | None = None,
-    loss: Loss | None = None,
+    loss: OwnLoss | None = None,
     out: str | Path | None = None,
     progress: bool = False,
     **settings: Any,
@@ -44,7 +44,11 @@ def run(
             settings[key] = part
         elif part is not None:
             raise UserError(f"{key} must be a name or an object of {kind.__name__}, not {part!r}")
+    if isinstance(source, Source) and "problem" not in raw:
+        settings.setdefault("problem", source.problem)
     config = resolve(merge(raw, flatten(settings)))
+    if loss is not None and config.engine != "local":
+        raise UserError(f"engine = '{config.engine}' starts processes that know no loss of your own: use 'local'")
     own_source = source if isinstance(source, Source) else None
     own_model = model if isinstance(model, nn.Module) else None
     experiment = Experiment(config, own_source, own_model, loss)
@@ -77,6 +81,8 @@ def carry(experiment: Experiment, folder: RunFolder, display: Display) -> Result
 
         if not config.privacy.on:
             folder.describe_data(experiment.benchmark.class_counts())
+            for line in experiment.benchmark.notes():
+                display.note(line)
         return simulate(folder, config, display)
 
 

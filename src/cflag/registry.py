@@ -31,6 +31,7 @@ KINDS = {
     "scenario": "cflag.data.scenarios",
     "partition": "cflag.data.partitions",
     "schedule": "cflag.data.schedules",
+    "problem": "cflag.problems",
     "model": "cflag.models",
     "memory": "cflag.memory",
     "logger": "cflag.loggers",

@@ -44,6 +44,8 @@ class Server:
     """Whether each sample is seen in one local step only."""
     streams: bool = False
     """Whether samples pass by, so that memories take them in round by round."""
+    passed_by: set[int] = field(default_factory=set)
+    """The clients by whom samples have passed: who took part in a round before."""
     part: float = 1.0
     """Around a task: the part of all present samples that those who begin or leave one have; 1 for everyone."""
     state: dict[str, Any] = field(default_factory=dict)

@@ -64,6 +64,7 @@ class Session:
         """Find out which tasks were begun and left, and by whom; nothing to tell where all are in the same task.
 
         Without boundaries nothing is ever left: what was there in an earlier round is the past, which memories hold.
+        Where samples pass by, memories are those of clients that were drawn before.
         """
         server = self.server
         server.own_moment, server.pasts = None, frozenset()
@@ -73,7 +74,8 @@ class Session:
         begun = (plan.first >= 0) & (plan.first <= done) & has
         ends = plan.last if self.engine.schedule.told else plan.first
         left = (ends >= 0) & (ends < done) & has
-        server.pasts = frozenset(int(client) for client in np.flatnonzero(left.any(1)))
+        pasts: set[int] = set(np.flatnonzero(left.any(1)).tolist())
+        server.pasts = frozenset(pasts & server.passed_by if server.streams else pasts)
         server.own_moment = Moment(_tasks(begun), _tasks(left))
 
     def begin_task(self, whom: Sequence[int] = ()) -> None:
@@ -92,6 +94,7 @@ class Session:
         self.engine.converse(self.method.round(server), server, cohort)
         if server.streams:
             self._around(self.method.pass_by(server), present)
+            server.passed_by.update(present)
 
     def end_task(self, whom: Sequence[int] = ()) -> None:
         """Let the method finish a task, with those who leave one, or with everyone: memories are filled here."""
@@ -147,8 +150,9 @@ class Session:
             engine.converse(self.method.before_eval(server), server)
             return
         present, latest = server.sizes, self.plan.latest(server.done, engine.has())
-        sizes = {c: engine.size(c, int(latest[c])) for c in np.flatnonzero(latest >= 0).tolist()}
-        server.sizes = {client: size for client, size in sizes.items() if size}
+        there, sizes = np.flatnonzero(latest >= 0), engine.all_sizes()
+        known = {c: int(sizes[c, latest[c]]) for c in there.tolist()}
+        server.sizes = {client: size for client, size in known.items() if size}
         engine.converse(self.method.before_eval(server), server, sorted(server.sizes))
         server.sizes = present
 

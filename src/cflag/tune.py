@@ -19,6 +19,7 @@ from cflag.compare import Budget, Job, equal_cost, prepare, run_all
 from cflag.config import Config, load_file, merge, resolve
 from cflag.errors import CflagError, DivergedError, UserError
 from cflag.files import write_atomically
+from cflag.problems.base import scoring
 from cflag.process import cores
 
 if TYPE_CHECKING:
@@ -76,11 +77,16 @@ def tune(
     out: Path,
     watch: Callable[[Sequence[Job]], None],
 ) -> dict[str, tuple[float, dict[str, Any]]]:
-    """Search for every method, a trial of each at a time; return the best accuracy and the settings that gave it."""
+    """Search for every method, a trial of each at a time; return the best score and the settings that gave it.
+
+    Where a lower score is better, its sign is turned.
+    """
     workers = max(1, cores() // len(methods))
     raw = merge(raw, [("seed", tuning.seed), ("workers", workers), ("eval_every", 10**6)])
     searches = [Search(method, raw, tuning.seed) for method in methods]
     rounds = _rounds(searches, tuning.budget)
+    plain = searches[0].config({})
+    score = scoring(plain.problem, plain.score).score
     for number in range(1, tuning.trials + 1):
         trials = {search.method: search.ask() for search in searches}
         jobs = []
@@ -88,9 +94,9 @@ def tune(
             with suppress(UserError):  # settings that exclude each other: worth nothing, as those that diverge
                 config = replace(search.config(trials[search.method].params), rounds=rounds[search.method])
                 jobs.append(Job(out / f"{search.method}-{number:03d}", config))
-        accuracies = _run(jobs, watch)
+        scores = _run(jobs, watch)
         for search in searches:
-            search.study.tell(trials[search.method], accuracies.get(search.method, 0.0))
+            search.study.tell(trials[search.method], scores.get(search.method, score.worthless))
     return {s.method: (s.study.best_value, s.study.best_params) for s in searches}
 
 
@@ -103,9 +109,10 @@ def _rounds(searches: Sequence[Search], budget: Budget) -> dict[str, int]:
 
 
 def _run(jobs: Sequence[Job], watch: Callable[[Sequence[Job]], None]) -> dict[str, float]:
-    """Return each method's accuracy; none where training diverged."""
+    """Return each method's score, with the sign turned where a lower one is better; none where training diverged."""
     prepare(jobs)
-    return {result.method: result.average_accuracy for result in run_all(jobs, cores(), watch, _let_diverge)}
+    results = run_all(jobs, cores(), watch, _let_diverge)
+    return {result.method: result.score.sign * result.average_score for result in results}
 
 
 def _let_diverge(job: Job, error: CflagError) -> None:

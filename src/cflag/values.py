@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from math import isfinite
@@ -13,7 +14,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from cflag.errors import UserError, one_line, unknown
 
 KINDS: dict[Any, str] = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false",
-                         tuple[str, ...]: "a list of strings"}  # fmt: skip
+                         tuple[str, ...]: "a list of strings", tuple[float, ...]: "a list of numbers",
+                         tuple[tuple[int | str, ...], ...]: "a list of lists of class numbers or names"}  # fmt: skip
 
 
 @cache
@@ -44,9 +46,10 @@ def coerced(key: str, value: Any, hint: Any) -> Any:
     choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     words: list[str] = []
     for choice in choices:
-        if choice == tuple[str, ...]:
-            if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-                return tuple(value)
+        if get_origin(choice) is tuple:
+            with suppress(UserError):
+                if isinstance(value, list | tuple):
+                    return tuple(coerced(key, item, get_args(choice)[0]) for item in value)
         elif get_origin(choice) is Literal:
             words += get_args(choice)
             if value in get_args(choice):

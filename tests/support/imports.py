@@ -58,7 +58,7 @@ ROOMS = Layers(
     (
         ("errors", "process", "rng"),
         ("cipher", "stopping", "registry", "diagnostics", "values"),
-        ("files",),
+        ("files", "problems"),
         ("data", "models", "conversation"),
         ("memory", "learning", "means", "backbones"),
         ("privacy",),
@@ -70,7 +70,7 @@ ROOMS = Layers(
         ("engines.flower", "session"),
         ("checkpoint",),
         ("experiment",),
-        ("launch", "compare", "theory", "report"),
+        ("launch", "compare", "transfer", "theory", "report"),
         ("paper", "tune"),
         ("commands",),
         ("cli",),

@@ -194,6 +194,8 @@ def _compare(args: argparse.Namespace) -> None:
 
 
 def _tune(args: argparse.Namespace) -> None:
+    from cflag.config import resolve
+    from cflag.problems.base import scoring
     from cflag.results.display import Overview, PatientConsole
     from cflag.tune import Tuning, tune, write_tuned
 
@@ -205,13 +207,16 @@ def _tune(args: argparse.Namespace) -> None:
         found = tune(raw_of(args), names_in("METHOD", args.methods), tuning, args.out, overview.update)
     path = args.out / "tuned.toml"
     write_tuned(path, tuning, {method: values for method, (_, values) in found.items()})
-    for method, (accuracy, values) in found.items():
+    config = resolve(raw_of(args))
+    score = scoring(config.problem, config.score).score
+    for method, (best, values) in found.items():
         shown = ", ".join(f"{k} = {v:.3g}" if isinstance(v, float) else f"{k} = {v}" for k, v in values.items())
-        console.print(f"{method:<10} {100 * accuracy:5.1f} %  {shown}", highlight=False)
+        console.print(f"{method:<10} {score.said(score.sign * best):>7}  {shown}", highlight=False)
     console.print(f"use it: cflag compare {args.preset} --tuned {path} ...", highlight=False, soft_wrap=True)
 
 
 def _compare_figure(results: Sequence[Result], root: Path, name: str = "accuracy_after_each_task") -> list[Path]:
+    from cflag.problems.score import common
     from cflag.results.figures import draw_accuracy, save
 
-    return save(draw_accuracy(results), root / name)[:1]
+    return save(draw_accuracy(results), root / common([result.score for result in results]).named(name))[:1]

@@ -1,4 +1,4 @@
-"""`cflag watch`, `report`, `list`, `show` and `data`: looking at what there is."""
+"""`cflag watch`, `report`, `transfer`, `list`, `show` and `data`: looking at what there is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = (*map(registry.plural, registry.KINDS), "presets", "protocols", "campaig
 
 
 def add_watch_and_report(commands: Commands) -> None:
-    """Add `cflag watch` and `cflag report`."""
+    """Add `cflag watch`, `cflag report` and `cflag transfer`."""
     watching = commands.add_parser(
         "watch",
         help="follow a running experiment or campaign",
@@ -36,6 +36,14 @@ def add_watch_and_report(commands: Commands) -> None:
     report.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
     report.add_argument("--title", default="Continual federated learning", metavar="TEXT")
     report.set_defaults(command=_report)
+
+    transfer = commands.add_parser(
+        "transfer",
+        help="a finished run's total transfer, as Powder has it",
+        description="Let every client of a finished run learn each of its tasks alone, and compare.",
+    )
+    transfer.add_argument("folder", type=Path, metavar="DIR")
+    transfer.set_defaults(command=_transfer)
 
 
 def add_lists(commands: Commands) -> None:
@@ -59,7 +67,11 @@ def add_lists(commands: Commands) -> None:
     data_get = data.add_parser("get", help="download a data set from its official home")
     data_get.add_argument("name")
     data_get.set_defaults(command=_data_get)
-    for sub in (data_list, data_get):
+    data_check = data.add_parser("check", help="what is in data of your own, and what is odd about it")
+    data_check.add_argument("what", metavar="DIR | FILE", help="a folder of pictures, an .npz, a .csv or a .parquet")
+    data_check.add_argument("--set", action="append", default=[], metavar="data.KEY=VALUE", help="as for cflag run")
+    data_check.set_defaults(command=_data_check)
+    for sub in (data_list, data_get, data_check):
         sub.add_argument("--data-dir", metavar="DIR", help="default: $CFLAG_DATA, or a cache folder")
 
 
@@ -76,6 +88,12 @@ def _report(args: argparse.Namespace) -> None:
 
     write_atomically(args.out, make_page(find_results(args.folders), args.title).encode())
     print(args.out)
+
+
+def _transfer(args: argparse.Namespace) -> None:
+    from cflag.transfer import total_transfer
+
+    print(f"total transfer {100 * total_transfer(args.folder):.2f} points")
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -140,6 +158,22 @@ def _data_list(args: argparse.Namespace) -> None:
     print(f"data folder: {folder}")
     for name in registry.names("source"):
         print(f"{name:<15} {status(name, folder):<10} {registry.about('source', name)}")
+
+
+def _data_check(args: argparse.Namespace) -> None:
+    from cflag.config import parse_setting
+    from cflag.data.examine import examine
+    from cflag.data.options import DataOptions
+    from cflag.data.sources.base import Reading
+    from cflag.values import options
+
+    given = dict(parse_setting(text) for text in args.set)
+    for key in given:
+        if not key.startswith("data."):
+            raise UserError(f"--set {key}: 'cflag data check' takes settings of [data], as in --set data.label=kind")
+    chosen = options(DataOptions, {key.removeprefix("data."): value for key, value in given.items()}, "data")
+    for line in examine(args.what, Path(args.data_dir or "."), Reading(chosen)):
+        print(line)
 
 
 def _data_get(args: argparse.Namespace) -> None:

@@ -23,6 +23,7 @@ from cflag.data.schedules.base import NEVER, Classes, make_schedule
 from cflag.data.source import Source, Split
 from cflag.data.spec import Spec
 from cflag.errors import UserError
+from cflag.problems.base import find, takes
 from cflag.rng import stream
 
 ClassCounts = list[dict[int, list[int]]]
@@ -46,11 +47,19 @@ class Benchmark:
 
     def __init__(self, source: Source, options: BenchmarkOptions, features: Features | None = None) -> None:
         self.options = options
-        source = _reduced(source, options)
+        self.problem = find(options.problem)
+        if not takes(self.problem, [source.problem]):
+            raise UserError(
+                f"{source.name} has labels for problem = '{source.problem}', not for '{options.problem}': "
+                f"set problem = '{source.problem}'"
+            )
+        source = self._reduced(source)
         self.source = source = features.source(source) if features else _resized(source, options.image_size)
         self._features = features if self.has_pictures else None  # a whole network
         sequence: TaskSequence = registry.get("scenario", options.scenario)(source, options)
         self.tasks = sequence.tasks
+        if options.task_classes and options.scenario not in ("task", "class"):
+            raise UserError(f"tasks as lists of classes go with scenario 'task' or 'class', not '{options.scenario}'")
         if len(self.tasks) != options.tasks:
             made = len(self.tasks)
             name = options.scenario
@@ -72,12 +81,21 @@ class Benchmark:
             by_task=sequence.by_task,
             clients=options.clients,
             origin=source.origin,
+            label=tuple(source.train.y.shape[1:]),
         )
+        if not (self.problem.splits or self.heads.shared):
+            raise UserError(
+                f"scenario '{options.scenario}': with problem = '{options.problem}' tasks share all outputs"
+            )
         self._partition: Partition = registry.get("partition", options.partition)
         self._refuse_untested()
         if self.schedule.deals:
             self._refuse_partition(pools)
-        dealt = self.schedule.deal(self._deal, (source.train.y.numpy(), source.test.y.numpy()), pools)
+        labels = (self._groups(source.train, source), self._groups(source.test, source))
+        self._halves = tuple(
+            replace(h, y=torch.from_numpy(g)) for h, g in zip((source.train, source.test), labels, strict=True)
+        )
+        dealt = self.schedule.deal(self._deal, labels, pools)
         self._train = [train for train, _ in dealt]
         self._test = [test for _, test in dealt]
 
@@ -102,7 +120,12 @@ class Benchmark:
     @cached_property
     def has(self) -> NDArray[np.bool_]:
         """Which clients have training samples of which tasks, (clients, tasks)."""
-        return np.array([[len(mine) > 0 for mine in dealt] for dealt in self._train]).T
+        return self.all_sizes > 0
+
+    @cached_property
+    def all_sizes(self) -> NDArray[np.int64]:
+        """How many training samples each client has of each task, (clients, tasks)."""
+        return np.array([[len(mine) for mine in dealt] for dealt in self._train], np.int64).T
 
     def size(self, client: int, task: int) -> int:
         """Return how many training samples a client has of a task."""
@@ -150,7 +173,9 @@ class Benchmark:
         return replace(stored, x=x, picture=stored.x)
 
     def class_counts(self) -> ClassCounts:
-        """Count the training samples of each task, class and client."""
+        """Count the training samples of each task, class and client; nothing where samples have no single class."""
+        if not takes(self.problem, ["classes"]):
+            return []
         labels, classes = self.source.train.y.numpy(), self.source.classes
         counted: ClassCounts = []
         for classes_of, parts in zip(self.spec.tasks, self._train, strict=True):
@@ -159,6 +184,18 @@ class Benchmark:
             counts = np.bincount(cells, minlength=classes * len(parts)).reshape(classes, len(parts))
             counted.append({label: counts[label].tolist() for label in classes_of})
         return counted
+
+    def notes(self) -> list[str]:
+        """Return what people may want to know of who got what: who is not tested, what is known beforehand."""
+        said = []
+        for index, (parts, task) in enumerate(zip(self._test, self.tasks, strict=True), 1):
+            untested, samples = sum(not len(part) for part in parts), sum(map(len, parts))
+            if untested and samples < self.clients and self.schedule.together:
+                said.append(f"task {index} has {samples} test samples for {self.clients} clients: ")
+                said[-1] += f"{untested} are not tested on it"
+            if len(task.classes) == 1 and self.spec.by_task:
+                said.append(f"task {index} has one class, and tests tell the task: all answers are right, 100 %")
+        return said[:1] + [f"and {len(said) - 1} more tasks like this"] * (len(said) > 1)
 
     def _refuse_untested(self) -> None:
         """Say so where a task has no test samples."""
@@ -177,21 +214,47 @@ class Benchmark:
         if self.options.partition != BenchmarkOptions.partition:
             raise UserError(f"schedule '{kind}' deals samples itself: leave partition = '{BenchmarkOptions.partition}'")
 
+    def _groups(self, split: Split, source: Source) -> Indices:
+        """Return what partitions deal by: the class of each sample, or what its problem has in place of it."""
+        return self.problem.groups(split.y, source.train.y)
+
+    def _reduced(self, source: Source) -> Source:
+        """Keep a seeded subset of each class, and of each task where samples say theirs, if the options ask for one."""
+
+        def keep(split: Split, count: int, name: str) -> Split:
+            if not count:
+                return split
+            labels = self._groups(split, source)
+            groups = labels if split.task is None else labels + (labels.max() + 1) * split.task.numpy()
+            owner = np.zeros_like(labels) if split.owner is None else split.owner.numpy()
+            parts = []
+            for client in np.unique(owner):  # each as on a machine of its own
+                rng, mine = stream(self.options.seed, f"subset {name}"), owner == client
+                of = [np.flatnonzero((groups == group) & mine) for group in np.unique(groups[mine])]
+                parts += [rng.permutation(group)[:count] for group in of]
+            return split.chosen(torch.from_numpy(np.sort(np.concatenate(parts))))
+
+        train = keep(source.train, self.options.samples_per_class, "train")
+        return replace(source, train=train, test=keep(source.test, self.options.test_per_class, "test"))
+
     def _members(self, split: Split, task: int) -> Indices:
         """Return which samples are a task's: those that say so, or those of its classes."""
         if self.tasks[task].marked:
             assert split.task is not None
             return np.flatnonzero(split.task.numpy() == task)
-        return np.flatnonzero(np.isin(split.y.numpy(), self.tasks[task].classes))
+        return np.flatnonzero(self.problem.belongs(split.y, self.tasks[task].classes))
 
     def _deal(self, task: int) -> Dealt:
         """Deal a task's train and test samples to all clients."""
+
+        def half(name: Literal["train", "test"], split: Split, labelled: Split) -> Half:
+            return Half(name, labelled, self._members(split, task))
+
+        train = half("train", self.source.train, self._halves[0])
+        test = half("test", self.source.test, self._halves[1])
         classes = sorted(self.tasks[task].classes)
-
-        def half(name: Literal["train", "test"], split: Split) -> Half:
-            return Half(name, split, self._members(split, task))
-
-        train, test = half("train", self.source.train), half("test", self.source.test)
+        if not takes(self.problem, ["classes"]):
+            classes = np.unique(np.concatenate([train.labels, test.labels])).tolist()
         among = self._among(task)
         deal = Deal(train, test, tuple(classes), task, replace(self.options, clients=len(among)))
         mine, held_out = self._partition(deal)
@@ -238,22 +301,6 @@ def _refuse_poor(dealt: Sequence[Indices], minimum: int, task: int) -> None:
             f"client {poorest} has {len(dealt[poorest])} samples of task {task + 1}, fewer than "
             f"min_samples = {minimum}; use fewer clients or a smaller min_samples (with 1 or 0, who has none sits out)"
         )
-
-
-def _reduced(source: Source, options: BenchmarkOptions) -> Source:
-    """Keep a seeded subset of each class, and of each task where samples say theirs, if the options ask for one."""
-
-    def keep(split: Split, count: int, name: str) -> Split:
-        if not count:
-            return split
-        rng = stream(options.seed, f"subset {name}")
-        labels = split.y.numpy()
-        groups = labels if split.task is None else labels + (labels.max() + 1) * split.task.numpy()
-        parts = [rng.permutation(np.flatnonzero(groups == group))[:count] for group in np.unique(groups)]
-        return split.chosen(torch.from_numpy(np.sort(np.concatenate(parts))))
-
-    train = keep(source.train, options.samples_per_class, "train")
-    return replace(source, train=train, test=keep(source.test, options.test_per_class, "test"))
 
 
 def _resized(source: Source, size: int) -> Source:

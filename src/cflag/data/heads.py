@@ -40,10 +40,14 @@ class Heads:
         """Return the logits with closed outputs at minus infinity."""
         return (self._own if self.by_task else self._closed(seen)).mask(logits, tasks)
 
-    def right(self, scores: Tensor, labels: Tensor, tasks: Tensor, seen: tuple[int, ...]) -> Tensor:
-        """Return (n, 2): is the answer right among the task's own classes, and among all classes seen so far."""
-        answers = [closed.mask(scores, tasks).argmax(1) for closed in (self._own, self._closed(seen))]
-        return torch.stack([answer == labels for answer in answers], dim=1)
+    def readings(self, scores: Tensor, tasks: Tensor, seen: tuple[int, ...]) -> list[Tensor]:
+        """Return the scores twice: with a sample's own task known, and not known: all outputs seen so far are open."""
+        return [closed.mask(scores, tasks) for closed in (self._own, self._closed(seen))]
+
+    @property
+    def shared(self) -> bool:
+        """Whether every task has all outputs."""
+        return not self._own.any
 
     def _closed(self, seen: tuple[int, ...]) -> _Closed:
         """Return what is closed when these tasks are seen; a sample of a later one has all up to it open, too."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cflag.errors import UserError
+
 
 @dataclass(frozen=True)
 class ScheduleOptions:
@@ -24,12 +26,65 @@ class ScheduleOptions:
 
 
 @dataclass(frozen=True)
+class DataOptions:
+    """How a source of your own is read: `pictures:DIR`, `npz:FILE`, `table:FILE`."""
+
+    label: str = ""
+    """The column of the labels; by default `label`."""
+    user: str = ""
+    """The column of whose a sample is; by default `user`, where there is one. Of pictures also `prefix`: their names up
+    to the first `_`."""
+    task: str = ""
+    """The column of the task a sample is of; by default `task`, where there is one."""
+    test: str = ""
+    """The column that says which samples are held out; by default `test`, where there is one."""
+    features: tuple[str, ...] = ()
+    """The columns that samples are made of; by default all that have no other meaning."""
+    classes: int | tuple[str, ...] = 0
+    """How many classes there are, or their names in order: where data alone do not say it, as in a fleet."""
+    tasks: tuple[str, ...] = ()
+    """The names of the tasks in the order they are learned; by default sorted."""
+    held_out: float = 0.2
+    """The share of the samples that is held out for tests, where nothing says which; the same for every `seed`."""
+    size: int = 0
+    """The height and width of pictures; 0: their own where all are squares of one size, else 32."""
+    colour: Literal["auto", "grey", "colour"] = "auto"
+    """Whether pictures have one channel or three; `auto`: one where all are grey."""
+    mean: tuple[float, ...] = ()
+    """What is taken from each channel or feature; by default the mean of the training samples."""
+    std: tuple[float, ...] = ()
+    """What they are divided by; by default the standard deviation of the training samples."""
+    memory_bytes: int = 2**31
+    """Above so many bytes, samples are not held in memory but in a file of the data folder, which is mapped."""
+
+    def check(self, table: str) -> None:
+        """Refuse what cannot work."""
+        if not 0 < self.held_out < 1:
+            raise UserError(f"{table}.held_out = {self.held_out} must lie between 0 and 1")
+        if not 0 <= self.size <= 2**14:
+            raise UserError(f"{table}.size = {self.size} must be between 0 and {2**14:,}")
+        if isinstance(self.classes, int) and self.classes < 0:
+            raise UserError(f"{table}.classes = {self.classes} must be a number of classes, or a list of their names")
+        for key in ("classes", "tasks", "features"):
+            names = getattr(self, key)
+            if isinstance(names, tuple) and len(set(names)) < len(names):
+                raise UserError(f"{table}.{key} names something twice")
+        if any(std <= 0 for std in self.std):
+            raise UserError(f"{table}.std must be positive")
+
+
+@dataclass(frozen=True)
 class BenchmarkOptions:
     """How a source becomes tasks, and tasks become clients' data."""
 
+    problem: str = "classes"
+    """What labels are, what the loss is, and how answers are scored: `cflag list problems`."""
     scenario: str = "task"
     """How the source becomes a sequence of tasks: `cflag list scenarios`."""
     tasks: int = 5
+    """How many; in a file also which: `tasks = [[0, 1, 2], [3, 4]]`, lists of class numbers or names."""
+    task_classes: tuple[tuple[int | str, ...], ...] = ()
+    """The classes of each task, where `tasks` said which."""
     clients: int = 5
     rounds: int = 5
     """Of each task; with clocks of their own, clients may have a task for longer or shorter."""

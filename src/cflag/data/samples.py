@@ -16,7 +16,10 @@ NOBODY = -1
 
 @dataclass(frozen=True)
 class Samples:
-    """n samples: `x` (n, ...), labels `y`, the `task` each came with and, where a method wants them, `logits`."""
+    """n samples: `x` (n, ...), labels `y`, the `task` each came with and, where a method wants them, `logits`.
+
+    Labels are what the problem says: (n,) classes, (n,) or (n, k) numbers, (n, k) zeros and ones, (n, T) classes.
+    """
 
     x: Tensor
     y: Tensor
@@ -38,6 +41,11 @@ class Samples:
     def of_task(self) -> Mapping[int, int]:
         """How many samples there are of each task."""
         return Counter(self.task.tolist())
+
+    @property
+    def classified(self) -> bool:
+        """Whether each sample has a single class."""
+        return self.y.dim() == 1 and not self.y.is_floating_point()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""

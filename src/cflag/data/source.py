@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cflag.errors import DataError
+from cflag.problems.base import find
 
 
 @dataclass(frozen=True)
 class Split:
-    """One half of a source: `x` is (n, ...), `y` holds n labels, `subject` (where known) n people."""
+    """One half of a source: `x` is (n, ...), `y` holds n labels, `subject` (where known) n people.
+
+    What a label is depends on the source's problem: a class, a number or a row of them, a class for every step.
+    """
 
     x: Tensor
     y: Tensor
@@ -20,7 +27,9 @@ class Split:
     picture: Tensor | None = None
     """What features in `x` were made of, where memories are to keep that."""
     task: Tensor | None = None
-    """Which task each sample is of, from 0, where the source says so: `scenario = "domain"`."""
+    """Which task each sample is of, from 0, where the source says so."""
+    owner: Tensor | None = None
+    """Which client's own folder each sample is from, with `partition = "own"` on one machine."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -46,15 +55,27 @@ class Source:
     std: tuple[float, ...] = (1.0,)
     origin: str = ""
     """Of features, the digest of the backbone that made them."""
+    class_names: tuple[str, ...] = ()
+    """What classes 0, 1, ... are called, where known."""
+    problem: str = "classes"
+    """What its labels are: `cflag list problems`. `classes` is then the number of outputs that a model needs."""
 
     def __post_init__(self) -> None:
+        problem = find(self.problem)
+        if self.class_names and len(self.class_names) != self.classes:
+            raise DataError(f"{self.name}: {len(self.class_names)} class names for {self.classes} classes")
         for half, split in (("train", self.train), ("test", self.test)):
-            _check_tensors(f"{self.name}: {half}", split)
+            where = f"{self.name}: {half}"
             if len(split.x) != len(split.y) or not len(split.y):
-                raise DataError(f"{self.name}: {half} has {len(split.x)} samples and {len(split.y)} labels")
-            low, high = int(split.y.min()), int(split.y.max())
-            if low < 0 or high >= self.classes:
-                raise DataError(f"{self.name}: {half} labels span {low}..{high}, expected 0..{self.classes - 1}")
+                raise DataError(f"{where} has {len(split.x)} samples and {len(split.y)} labels")
+            labels = problem.labels(split.y, where)
+            _check_tensors(where, split)
+            problem.check_range(labels, self.classes, where)
+            if labels is not split.y:  # in the type that the loss takes
+                object.__setattr__(self, half, replace(split, y=labels))
+        if self.train.y.shape[1:] != self.test.y.shape[1:]:
+            shapes = tuple(self.train.y.shape[1:]), tuple(self.test.y.shape[1:])
+            raise DataError(f"{self.name}: labels have shape {shapes[0]} in train and {shapes[1]} in test")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,25 +89,126 @@ class Source:
         test: tuple[Tensor, Tensor],
         name: str = "custom",
         tasks: tuple[Tensor, Tensor] | None = None,
+        *,
+        subjects: tuple[Tensor, Tensor] | None = None,
+        class_names: Sequence[str] = (),
+        problem: str = "classes",
     ) -> Source:
         """Make a source of your own tensors: (x, y) for train and for test, labels 0..classes-1.
 
-        `tasks` are the tasks of the train and of the test samples, from 0, for `scenario = "domain"`.
+        `tasks` are the tasks of the train and of the test samples, from 0; `subjects` the people they are of, any
+        whole numbers. Where a class has no sample, `class_names` must say that it exists. With another `problem`,
+        labels are what that says: `problem = "regression"` takes numbers.
         """
         for half in (train, test):
             if len(half) != 2 or not all(isinstance(part, Tensor) for part in half):
                 raise DataError(f"{name}: give (x, y) as two tensors for train and for test")
-        classes = int(torch.cat([train[1].flatten(), test[1].flatten()]).max()) + 1
-        ids = (None, None) if tasks is None else tuple(part.long() for part in tasks)
-        learned, held_out = (Split(x, y.long(), task=i) for (x, y), i in zip((train, test), ids, strict=True))
-        return cls(name, learned, held_out, classes)
+            if not half[1].numel():
+                raise DataError(f"{name}: there are no labels; give some for train and for test")
+        kind = find(problem)
+        y = [kind.labels(part[1], f"{name}: {half}") for part, half in ((train, "train"), (test, "test"))]
+        classes = len(class_names) or _outputs(problem, y, name)
+
+        def numbers(given: tuple[Tensor, Tensor] | None, what: str) -> list[Tensor | None]:
+            if given is None:
+                return [None, None]
+            return [whole(part, f"{name}: {half} {what}") for part, half in zip(given, ("train", "test"), strict=True)]
+
+        people, ids = numbers(subjects, "subjects"), numbers(tasks, "tasks")
+        halves = [Split(h[0], y[k], people[k], task=ids[k]) for k, h in enumerate((train, test))]
+        return cls(name, halves[0], halves[1], classes, class_names=tuple(class_names), problem=problem)
+
+    @classmethod
+    def from_datasets(
+        cls,
+        train: Any,
+        test: Any,
+        name: str = "custom",
+        *,
+        read: Callable[[Any], tuple[Any, ...]] | None = None,
+        class_names: Sequence[str] = (),
+        folder: str | Path | None = None,
+        memory_bytes: int = 2**31,
+    ) -> Source:
+        """Make a source of two data sets with `len` and `[index]`, as torch's and Hugging Face's are.
+
+        A sample is (x, y), (x, y, subject), (x, y, subject, task), or a dict of these; or `read` makes that of it. Each
+        is read once. Above `memory_bytes` in all they are written to a file in `folder`, the data folder by default,
+        and mapped from there.
+        """
+        from cflag.data.datasets import names_of_classes, read_through
+
+        halves = []
+        for half, data in (("train", train), ("test", test)):
+            x, columns = read_through(f"{name}: {half}", data, read, folder, memory_bytes // 2)
+            kinds = zip(("labels", "subjects", "tasks"), columns, strict=False)
+            y, subject, task = (*(whole(column, f"{name}: {half} {what}") for what, column in kinds), None, None)[:3]
+            assert y is not None
+            halves.append(Split(x, y, subject, task=task))
+        names = tuple(class_names) or names_of_classes(train)
+        classes = len(names) or count_classes(torch.cat([split.y for split in halves]), name)
+        return cls(name, halves[0], halves[1], classes, class_names=names)
+
+
+def whole(values: Tensor, where: str) -> Tensor:
+    """Return labels and the like as whole numbers; floating-point ones are taken if they are whole, else refused."""
+    if values.is_floating_point():
+        wrong = (values != values.round()).flatten().nonzero()  # so is NaN
+        if len(wrong):
+            place = int(wrong[0])
+            raise DataError(f"{where}: {values.flatten()[place]:g} at place {place} is not a whole number")
+    return values.long()
+
+
+def _outputs(problem: str, y: Sequence[Tensor], name: str) -> int:
+    """Return how many outputs labels need; of plain classes none may be skipped."""
+    return count_classes(torch.cat(list(y)), name) if problem == "classes" else find(problem).outputs(y)
+
+
+def count_classes(labels: Tensor, name: str) -> int:
+    """Return how many classes labels 0, 1, ... are of; a number that is skipped is refused."""
+    found = set(labels.unique().tolist())
+    classes = max(found, default=-1) + 1
+    missing = [label for label in range(min(classes, len(found) + 1)) if label not in found]
+    if missing and min(found) >= 0:
+        raise DataError(
+            f"{name}: no sample has label {missing[0]}, though some have {classes - 1}; number the classes from 0 "
+            "without gaps, or name all of them (class_names, or data.classes)"
+        )
+    return classes
+
+
+def joined(parts: Sequence[Source]) -> Source:
+    """Join the sources of clients 0, 1, ... into one that knows whose samples are whose."""
+    first = parts[0]
+    for number, part in enumerate(parts):
+        for key in ("classes", "mean", "std", "shape", "class_names"):
+            if getattr(part, key) != getattr(first, key):
+                raise DataError(
+                    f"client {number} has {key} {getattr(part, key)}, client 0 has {getattr(first, key)}; "
+                    "all clients must agree"
+                )
+
+    def half(name: str) -> Split:
+        splits = [getattr(part, name) for part in parts]
+        owner = torch.cat([torch.full((len(split),), number) for number, split in enumerate(splits)])
+        keys = [key for key in vars(splits[0]) if all(getattr(split, key) is not None for split in splits)]
+        return Split(**{key: torch.cat([getattr(split, key) for split in splits]) for key in keys}, owner=owner)
+
+    return replace(first, train=half("train"), test=half("test"))
 
 
 def _check_tensors(where: str, split: Split) -> None:
     """Refuse what would only fail, or silently go wrong, somewhere deep in training."""
-    if split.y.dim() != 1:
-        raise DataError(f"{where} labels have shape {tuple(split.y.shape)}, expected one number per sample")
-    if split.task is not None and (split.task.shape != split.y.shape or bool((split.task < 0).any())):
+    if split.task is not None and (split.task.shape != split.y.shape[:1] or bool((split.task < 0).any())):
         raise DataError(f"{where} tasks have shape {tuple(split.task.shape)}, expected a number from 0 per sample")
-    if split.x.is_floating_point() and not bool(torch.isfinite(split.x).all()):
-        raise DataError(f"{where} samples hold values that are not finite")
+    if split.subject is not None and split.subject.shape != split.y.shape[:1]:
+        raise DataError(f"{where} subjects have shape {tuple(split.subject.shape)}, expected a number per sample")
+    if split.x.is_floating_point() and len(split.x):
+        parts = [torch.isfinite(x).flatten(1).all(1) for x in split.x.reshape(len(split.x), -1).split(1000)]
+        wrong = (~torch.cat(parts)).nonzero()
+        if len(wrong):
+            raise DataError(
+                f"{where} samples hold values that are not finite: {len(wrong)} of {len(split.x)}, "
+                f"the first at place {int(wrong[0])}"
+            )

@@ -32,6 +32,8 @@ class Spec:
     clients: int
     origin: str = ""
     """Of features, the digest of the backbone that made them: clients with other weights are of another benchmark."""
+    label: tuple[int, ...] = ()
+    """The shape of a label: () for one number, (k,) for a row of them."""
 
     @cached_property
     def heads(self) -> Heads:
@@ -44,7 +46,7 @@ class Spec:
     def blank(self) -> Samples:
         """Return one sample of nothing, to try a model on."""
         x = torch.zeros((1, *self.shape), dtype=getattr(torch, self.dtype))
-        return Samples(x, torch.tensor([self.tasks[0][0]]), torch.zeros(1, dtype=torch.long))
+        return Samples(x, torch.full((1, *self.label), self.tasks[0][0]), torch.zeros(1, dtype=torch.long))
 
     def normalise(self, x: Tensor) -> Tensor:
         """Turn raw samples into what a model takes: bytes to [0, 1], then zero mean and unit variance."""
@@ -70,6 +72,7 @@ class Spec:
         lists = {"shape": list(self.shape), "mean": list(self.mean), "std": list(self.std)}
         plain = {"dtype": self.dtype, "classes": self.classes, "by_task": self.by_task, "clients": self.clients}
         plain |= {"origin": self.origin} if self.origin else {}
+        plain |= {"label": list(self.label)} if self.label else {}
         return {**lists, **plain, "tasks": [list(classes) for classes in self.tasks]}
 
     @classmethod
@@ -85,4 +88,5 @@ class Spec:
             by_task=raw["by_task"],
             clients=raw["clients"],
             origin=str(raw.get("origin", "")),
+            label=tuple(raw.get("label", ())),
         )

@@ -18,7 +18,7 @@ from torch import Tensor
 from cflag import process, registry
 from cflag.account import Account, Counts
 from cflag.conversation import Ask, Conversation, Mean, Reply, RoundContext, Value, nbytes
-from cflag.data.schedules.base import NEVER, Schedule
+from cflag.data.schedules.base import Schedule
 from cflag.errors import CflagError, DivergedError
 from cflag.means.base import PLAIN, AnswerMean, MeanOptions
 from cflag.means.shares import believed, outliers, shares
@@ -54,8 +54,8 @@ class Engine(ABC):
         """Test the global model, and what a method sends with it, on every client's held-out samples of these tasks."""
 
     @abstractmethod
-    def size(self, number: int, task: int) -> int:
-        """Return how many samples a client has of a task; 0 for one that never was here."""
+    def all_sizes(self) -> NDArray[np.int64]:
+        """Return how many samples each client has of each task, (clients, tasks); 0 for one that never was here."""
 
     @abstractmethod
     def has(self) -> NDArray[np.bool_]:
@@ -63,7 +63,7 @@ class Engine(ABC):
 
     def sizes(self, done: int) -> dict[int, int]:
         """Return how many samples, as far as they count, each client has in a round; who has none is left out."""
-        return believed(self.schedule.sizes(done, self.size), self.options.max_share)
+        return believed(self.schedule.sizes(done, self.all_sizes()), self.options.max_share)
 
     def due(self, done: int) -> list[int] | None:
         """Return the clients that are in a task, with samples of it, or None where that is everyone.
@@ -73,12 +73,11 @@ class Engine(ABC):
         has = self.has()
         if self.schedule.together and bool(has.all()):
             return None
-        now = self.schedule.plan.now(done).tolist()
-        return [c for c, t in enumerate(now) if t != NEVER and has[c, t] and self._has_some(c, t, done)]
-
-    def _has_some(self, number: int, task: int, done: int) -> bool:
-        size = self.size(number, task)
-        return not size or self.schedule.size(number, task, size, done) > 0
+        sizes, now = self.all_sizes(), self.schedule.plan.now(done)
+        here, counts = self.schedule.portions(done, sizes)
+        tasks = now[here]
+        due: list[int] = here[has[here, tasks] & ((sizes[here, tasks] == 0) | (counts > 0))].tolist()
+        return due
 
     def context(self, server: Server, numbers: Sequence[int]) -> RoundContext:
         """Return what clients may know when they are asked something together."""
@@ -175,7 +174,8 @@ class Engine(ABC):
 
     def placed(self, rows: Mapping[int, Tensor], tasks: Sequence[int]) -> Counts:
         """Return counts of all clients, zeros for those that did not test."""
-        counts = torch.zeros(len(self.everyone), len(tasks), 3, dtype=torch.long)
+        like = next(iter(rows.values()), torch.zeros(len(tasks), 3, dtype=torch.long))
+        counts = like.new_zeros(len(self.everyone), *like.shape)
         if rows:
             counts[list(rows)] = torch.stack(list(rows.values()))
         return counts

@@ -22,7 +22,7 @@ from cflag.errors import UserError
 from cflag.files import WHAT_TO_DO, load_client_state, save_states
 from cflag.learning.drift import Watch
 from cflag.learning.gradient_table import Workspace
-from cflag.learning.learner import Learner, Loss
+from cflag.learning.learner import Learner, OwnLoss
 from cflag.memory.base import Memory, MemoryOptions
 from cflag.memory.keeper import Keeper, dated
 from cflag.methods.base import Method
@@ -131,14 +131,16 @@ class Host:
         self.learner.seen, self.learner.closed = tuple(seen), None
         for group in groups:
             sizes = torch.tensor([self.benchmark.test_size(client, task) for task in tasks for client in group])
-            counts = torch.zeros(len(sizes), 3, dtype=torch.long)
-            counts[:, 2] = sizes
+            problem, outputs = self.learner.problem, self.benchmark.spec.classes
+            width, kind = 2 * problem.width(outputs), torch.long if problem.whole else torch.float64
+            counts = torch.zeros(len(sizes), width + 1, dtype=kind)
+            counts[:, -1] = sizes
             if sizes.any():
                 samples = Samples.cat([self.benchmark.tests(group, task) for task in tasks])
-                right = self.learner.right(self.method.predict(self.learner, samples, **sent), samples)
+                sums = self.learner.tested(self.method.predict(self.learner, samples, **sent), samples)
                 owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-                counts[:, :2].index_add_(0, owner, right.long())
-            rows = counts.view(len(tasks), len(group), 3).transpose(0, 1)
+                counts[:, :width].index_add_(0, owner, sums.to(kind))
+            rows = counts.view(len(tasks), len(group), width + 1).transpose(0, 1)
             yield rows if self.shield is None else self._tested(rows, group, tasks, model)
 
     def _tested(self, rows: Tensor, group: Sequence[int], tasks: Sequence[int], model: GlobalModel) -> Tensor:
@@ -170,7 +172,8 @@ class Host:
             for task in plan.began(number, done):
                 open_[self.benchmark.labels(number, task)] = True
         pieces = max(1, self.method.local.steps) if self.schedule.one_pass else 0
-        return Own(plan.task(number, done, self.benchmark.has[number]), past, open_, pieces, told)
+        task = plan.task(number, done, self.benchmark.has[number])
+        return Own(task, past, open_, pieces, told, self.schedule.streams)
 
     def age(self, number: int, own: Own | None, context: RoundContext) -> int:
         """Return how many rounds of its task a client has had."""
@@ -290,7 +293,7 @@ def host_of(
     config: Config,
     source: Source | None = None,
     model: nn.Module | None = None,
-    loss: Loss | None = None,
+    loss: OwnLoss | None = None,
     folder: Path | None = None,
 ) -> Host:
     """Build the benchmark, the method and the learner of a config, and the host of its clients.

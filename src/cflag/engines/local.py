@@ -70,9 +70,9 @@ class LocalEngine(Engine):
         tested = [(group, self._receive(k % len(self.lanes))) for k, group in enumerate(groups)]
         return self.placed({n: row for group, rows in tested for n, row in zip(group, rows, strict=True)}, tasks)
 
-    def size(self, number: int, task: int) -> int:
-        """Return how many samples a client has of a task."""
-        return self.benchmark.size(number, task)
+    def all_sizes(self) -> NDArray[np.int64]:
+        """Return how many samples each client has of each task."""
+        return self.benchmark.all_sizes
 
     def has(self) -> NDArray[np.bool_]:
         """Return which clients have samples of which tasks."""
@@ -151,7 +151,14 @@ class LocalEngine(Engine):
         return reply
 
     def _test_groups(self, tasks: Sequence[int], testers: Sequence[int]) -> Iterator[list[int]]:
-        """Yield clients in order, in groups with enough samples for a batch."""
+        """Yield clients in order, in groups with enough samples for a batch.
+
+        A batch of another size may round the last bit otherwise, which counts do not show and sums do: where a problem
+        has sums, every client is tested by itself, as it is on a machine of its own.
+        """
+        if not self.benchmark.problem.whole:
+            yield from ([client] for client in testers)
+            return
         group: list[int] = []
         samples = 0
         for client in testers:

@@ -17,9 +17,20 @@ nll_loss_backward = torch.ops.aten.nll_loss_backward.default
 log_softmax_backward = torch.ops.aten._log_softmax_backward_data.default
 relu_backward = torch.ops.aten.threshold_backward.default
 
+Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""The mean loss of outputs, and its slope at them."""
+
+
+def cross_entropy_slope(masked: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean cross entropy of masked outputs, and its slope at them."""
+    log_p = masked.log_softmax(1)
+    value, count = nll_loss(log_p, labels, None, 1, -100)
+    delta = nll_loss_backward(torch.ones_like(value), log_p, labels, None, 1, -100, count)
+    return value, log_softmax_backward(delta, log_p, 1, log_p.dtype)
+
 
 class DenseNet:
-    """Linear layers with ReLU between them, and the cross entropy of what comes out."""
+    """Linear layers with ReLU between them, and the loss of what comes out."""
 
     def __init__(self, layers: list[nn.Linear]) -> None:
         # Detached, so that no kernel looks for a graph; they still share the memory of the model's parameters.
@@ -38,16 +49,10 @@ class DenseNet:
         trained = len({id(p) for p in parameters if p is not None and p.requires_grad}) == 2 * len(layers)
         return cls(layers) if plain and trained else None
 
-    def value_and_grad(self, x: Tensor, labels: Tensor, mask: Callable[[Tensor], Tensor]) -> tuple[float, Tensor]:
-        """Return the mean cross entropy of the masked outputs and its gradient, flat in the model's order."""
-        inputs = [x.flatten(1)]
-        for weight, bias in self.layers[:-1]:
-            inputs.append(F.linear(inputs[-1], weight, bias).relu_())
-        log_p = mask(F.linear(inputs[-1], *self.layers[-1])).log_softmax(1)
-        value, count = nll_loss(log_p, labels, None, 1, -100)
-
-        delta = nll_loss_backward(torch.ones_like(value), log_p, labels, None, 1, -100, count)
-        delta = log_softmax_backward(delta, log_p, 1, log_p.dtype)
+    def value_and_grad(self, x: Tensor, slope: Slope) -> tuple[float, Tensor]:
+        """Return the mean loss and its gradient, flat in the model's order."""
+        outputs, inputs = self.outputs(x)
+        value, delta = slope(outputs)
         grads: list[Tensor] = []
         for k in range(len(self.layers) - 1, -1, -1):
             grads += [delta.sum(0), delta.t().mm(inputs[k]).view(-1)]

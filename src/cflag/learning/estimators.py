@@ -23,6 +23,7 @@ class Components:
 
     Cyclic components are the data as they lie, as those of a stream always are; otherwise they are dealt anew each
     round. Components may differ in size, so their mean is weighted by it; then the mean of all is the full gradient.
+    A sample that would be left alone joins the component before it where the model has batch norm.
     `data` may be other samples, `loss` another loss than the task's.
     """
 
@@ -38,6 +39,9 @@ class Components:
         if self.order != "cyclic":
             data = data[torch.from_numpy(client.rng("components").permutation(len(data)))]
         self.parts: list[Samples] = data.split(size)
+        if client.batch_norm and size > 1 and len(self.parts) > 1 and len(self.parts[-1]) == 1:
+            # Batch norm cannot learn from a sample alone: it joins the others of the mini-batch before.
+            self.parts[-2:] = [Samples.cat(self.parts[-2:])]
         self.weights = [len(part) / len(data) for part in self.parts]
 
     def visits(self) -> Iterator[int]:

@@ -11,16 +11,21 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
-from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.errors import UserError
-from cflag.learning.dense import DenseNet
+from cflag.learning.dense import DenseNet, cross_entropy_slope
+from cflag.learning.own_loss import own_loss
 from cflag.models.trainable import HEAD, Joined, set_training
+from cflag.problems.base import Problem
+from cflag.problems.classes import Classes
 
 Loss = Callable[[Tensor, Samples], Tensor]
 """The mean loss of a model's outputs on samples."""
+OwnLoss = Loss | Callable[[Tensor, Tensor], Tensor]
+"""A user's own, which may be one of outputs and targets as torch's are: see `own_loss`."""
 
 ROWS = 2**25
 """Numbers of the gradients of single samples that are held at once."""
@@ -79,9 +84,11 @@ class Learner:
         heads: Heads,
         normalise: Callable[[Tensor], Tensor] = lambda x: x,
         device: str = "cpu",
-        loss: Loss | None = None,
+        loss: OwnLoss | None = None,
         channels_last: bool = False,
+        problem: Problem | None = None,
     ) -> None:
+        self.problem = problem or Classes()
         self.model = model.to(device)
         set_training(model)
         self.device = torch.device(device)
@@ -91,7 +98,7 @@ class Learner:
         """The tasks whose outputs are open, where a sample's own task is not known."""
         self.closed: Tensor | None = None
         """What is added to logits to close outputs of classes that a client has not seen; None: no more are closed."""
-        self._loss = loss
+        self._loss = None if loss is None else own_loss(loss, self)
         self._channels_last = channels_last
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         if not self._parameters:
@@ -109,6 +116,9 @@ class Learner:
         # Batch-norm statistics: averaged like parameters, but no gradient and no inner product sees them.
         self.buffers = _flatten(buffers, device, channels_last)
         self._dense = DenseNet.of(model) if loss is None else None
+        self._by_hand = type(self.problem).loss is Classes.loss
+        self.batch_norm = any(isinstance(module, _BatchNorm) and module.training for module in model.modules())
+        """Whether the model cannot learn from a sample alone."""
 
     def _input(self, x: Tensor) -> Tensor:
         """Turn raw samples into the model's inputs, in its own precision."""
@@ -130,23 +140,25 @@ class Learner:
             now.copy_(initial)
 
     def check(self, samples: Samples, outputs: int) -> None:
-        """Refuse a model that cannot answer for these samples with one output a class."""
+        """Refuse a model that cannot answer for these samples with so many outputs."""
         self.sample_shape, self.sample_dtype = tuple(samples.x.shape[1:]), samples.x.dtype
         try:
             shape = tuple(self.outputs(samples).shape)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             reason = str(error).partition("\n")[0]
             raise UserError(f"the model cannot take samples of shape {tuple(samples.x.shape[1:])}: {reason}") from None
-        if self._loss is None and shape != (len(samples), outputs):
-            raise UserError(f"the model returns {shape[1:]} outputs per sample; there are {outputs} classes")
+        wanted = self.problem.answers(outputs, tuple(samples.y.shape[1:]))
+        if self._loss is None and shape != (len(samples), *wanted):
+            there = f"there are {outputs} classes" if wanted == (outputs,) and self._by_hand else f"expected {wanted}"
+            raise UserError(f"the model returns {shape[1:]} outputs per sample; {there}")
 
     def loss(self, outputs: Tensor, samples: Samples) -> Tensor:
-        """Return the mean loss of outputs for samples: cross entropy over the open heads, or the user's own."""
+        """Return the mean loss of outputs for samples: the problem's over the open heads, or the user's own."""
         if self._loss is not None:
             return self._loss(outputs, samples)
-        return F.cross_entropy(self._masked(outputs, samples.task), samples.y)
+        return self.problem.loss(self.masked(outputs, samples.task), samples.y)
 
-    def _masked(self, outputs: Tensor, tasks: Tensor) -> Tensor:
+    def masked(self, outputs: Tensor, tasks: Tensor) -> Tensor:
         """Return outputs with closed ones at minus infinity."""
         masked = self.heads.mask(outputs, tasks, self.seen)
         return masked if self.closed is None else masked + self.closed
@@ -155,9 +167,7 @@ class Learner:
         """Return the mean loss (or another one) on samples and its gradient as a new flat vector."""
         here = samples.to(self.device)
         if self._dense is not None and loss is None:
-            return self._dense.value_and_grad(
-                self._input(here.x), here.y, lambda outputs: self._masked(outputs, here.task)
-            )
+            return self._dense.value_and_grad(self._input(here.x), lambda outputs: self._slope(outputs, here))
         self._training(True)
         try:
             outputs = self.model(self._input(here.x))
@@ -209,6 +219,14 @@ class Learner:
             total += shortened(rows, clip).square().sum(0)
         return total
 
+    def _slope(self, outputs: Tensor, here: Samples) -> tuple[Tensor, Tensor]:
+        """Return the mean loss of outputs and its slope at them; of cross entropy without autograd's bookkeeping."""
+        if self._by_hand:
+            return cross_entropy_slope(self.masked(outputs, here.task), here.y)
+        free = outputs.requires_grad_()
+        value = self.loss(free, here)
+        return value.detach(), torch.autograd.grad(value, free)[0]
+
     def _slopes(self, outputs: Tensor, here: Samples, loss: Loss | None) -> Tensor:
         """Return the slope of each sample's own loss at its outputs."""
         free = outputs.detach().requires_grad_()
@@ -251,20 +269,21 @@ class Learner:
     def probabilities(self, samples: Samples) -> Tensor:
         """Return the predicted probabilities, closed heads at zero."""
         here = samples.to(self.device)
-        return self._masked(self.outputs(here), here.task).softmax(1)
+        return self.masked(self.outputs(here), here.task).softmax(1)
 
     def losses(self, scores: Tensor, samples: Samples) -> Tensor:
-        """Return each sample's own loss for scores that a method gives: cross entropy, or the user's loss."""
+        """Return each sample's own loss for scores that a method gives: the problem's, or the user's."""
         here = samples.to(scores.device)
         if self._loss is not None:
             each = zip(scores.split(1), here.split(1), strict=True)
             return torch.stack([self.loss(score, one).detach() for score, one in each]).cpu()
-        return F.cross_entropy(self._masked(scores, here.task), here.y, reduction="none").cpu()
+        return self.problem.losses(self.masked(scores, here.task), here.y).cpu()
 
-    def right(self, scores: Tensor, samples: Samples) -> Tensor:
-        """Return which samples these scores answer right, (n, 2): knowing their task, and not knowing it."""
+    def tested(self, scores: Tensor, samples: Samples) -> Tensor:
+        """Return what each sample adds to the problem's sums, (n, 2 width): knowing its task, and not knowing it."""
         here = samples.to(scores.device)
-        return self.heads.right(scores, here.y, here.task, self.seen).cpu()
+        readings = self.heads.readings(scores, here.task, self.seen)
+        return torch.cat([self.problem.sums(reading, here.y) for reading in readings], 1).cpu()
 
     def features(self, samples: Samples) -> Tensor:
         """Return what the model's last dense layer takes in, one row per sample."""

@@ -16,6 +16,7 @@ from cflag.config import Config, log_names
 from cflag.data.schedules.base import own_rounds, total_rounds
 from cflag.errors import InterruptedRunError, UserError
 from cflag.loggers.base import Logger, State, Status
+from cflag.problems.score import ACCURACY, Score
 from cflag.results.display import Display, Quiet
 from cflag.results.folder import RunFolder
 
@@ -39,10 +40,10 @@ class Several(Quiet):
     def __init__(self, displays: Sequence[Display]) -> None:
         self.displays = displays
 
-    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0, score: Score = ACCURACY) -> None:
         """Start all of them."""
         for display in self.displays:
-            display.start(name, tasks, rounds, done, own)
+            display.start(name, tasks, rounds, done, own, score)
 
     def update(self, record: dict[str, Any]) -> None:
         """Show all of them a round."""
@@ -118,7 +119,7 @@ class Careful(Quiet):
         self.started: tuple[str, int, int, int, int] | None = None
         self.broken = False
 
-    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0, score: Score = ACCURACY) -> None:
         """Open the log."""
         self.started = (name, tasks, rounds, done, own)
         self._try(lambda: self.logger.start(name, tasks, rounds, done, own))

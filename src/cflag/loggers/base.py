@@ -16,6 +16,8 @@ from cflag import registry
 from cflag.config import Config, flatten
 from cflag.diagnostics import STREAM_FIGURE, Figure, client_mean, number
 from cflag.files import read_json, write_sealed_json
+from cflag.problems.base import scoring
+from cflag.problems.score import ACCURACY, Score
 from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.metrics import CLIENT, ROUND, read_metrics
@@ -30,7 +32,8 @@ NAMES = {
     "accuracy": "accuracy/mean",
     "epsilon": "privacy/epsilon",
 }
-"""What keys of metrics.jsonl are called; the part before the slash is a heading in both tools."""
+"""What keys of metrics.jsonl are called; the part before the slash is a heading in both tools. Where the run's score is
+another than accuracy, its name stands for that."""
 SUMS = ("gradients_current", "gradients_memory", "bytes_up", "bytes_down")
 """What is logged as a sum over the rounds so far."""
 TIME = "seconds"
@@ -55,6 +58,7 @@ class Logger(Quiet, ABC):
         self.folder = folder
         self.state = State(folder)
         self.figures: tuple[Figure, ...] = (*registry.get("method", config.method).figures, STREAM_FIGURE)
+        self.score = scoring(config.problem, config.score).score
         self.logged: set[int] = set()
         self.spent: dict[str, float] = dict.fromkeys(SUMS, 0)
 
@@ -63,7 +67,7 @@ class Logger(Quiet, ABC):
         """Return the modules it needs."""
         return []
 
-    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0, score: Score = ACCURACY) -> None:
         """Open the log and bring it up to date with the run folder."""
         records = read_metrics(self.folder.metrics)
         self.logged = self.open(len(records))
@@ -78,7 +82,7 @@ class Logger(Quiet, ABC):
         if step not in self.logged:
             self.logged.add(step)
             costs = {f"cost/{name}": value for name, value in self.spent.items()}
-            self.log(step, {**scalars(record, self.figures), **costs, TIME: record[TIME]})
+            self.log(step, {**scalars(record, self.figures, self.score), **costs, TIME: record[TIME]})
 
     def end(self, status: Status) -> None:
         """Sum a finished run up; close the log."""
@@ -108,10 +112,10 @@ class Logger(Quiet, ABC):
         """Note how a run ended that another process logged."""
 
 
-def scalars(record: Mapping[str, Any], figures: Iterable[Figure]) -> dict[str, float]:
+def scalars(record: Mapping[str, Any], figures: Iterable[Figure], score: Score = ACCURACY) -> dict[str, float]:
     """Return the numbers of a line of metrics.jsonl by their names in the logs; what is no number is left out."""
-    named: dict[str, Any] = {name: record.get(key) for key, name in NAMES.items()}
-    named |= {f"accuracy/task_{k:02d}": value for k, value in enumerate(record.get("accuracies") or [], 1)}
+    named: dict[str, Any] = {score.named(name): record.get(key) for key, name in NAMES.items()}
+    named |= {f"{score.name}/task_{k:02d}": value for k, value in enumerate(record.get("accuracies") or [], 1)}
     named |= _undeclared(record, {series.key for figure in figures for series in figure.series})
     for figure in figures:
         named |= figure.scalars(record)
@@ -127,9 +131,10 @@ def _undeclared(record: Mapping[str, Any], declared: set[str]) -> dict[str, Any]
 
 
 def summary(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a run came to, from result.json: its accuracies, its costs and what its method summed up."""
-    found = {f"result/{key}": result[key] for key in SUMMARY}
-    found |= {f"result/{key}": result.get("measures", {}).get("all", {}).get(key) for key in MEASURED}
+    """Return what a run came to, from result.json: its scores, its costs and what its method summed up."""
+    score = Score.from_dict(result["score"]) if "score" in result else ACCURACY
+    found = {f"result/{score.named(key)}": result[key] for key in SUMMARY}
+    found |= {f"result/{score.named(key)}": result.get("measures", {}).get("all", {}).get(key) for key in MEASURED}
     totals = {**result.get("diagnostics", {}), **result["costs"]}
     found |= {f"total/{key}": value for key, value in totals.items()}
     return {name: value for name, value in found.items() if number(value) is not None}

@@ -45,7 +45,7 @@ def count(held: Held, holdings: Sequence[Holding]) -> dict[str, Any]:
     """Count samples, tasks (from 1), classes, people and bytes, and say how old the oldest sample is."""
     parts = [(h, h.samples) for h in holdings if h.samples is not None]
     tasks = Counter(int(t) + 1 for _, s in parts for t in s.task.tolist())
-    classes = Counter(int(y) for _, s in parts for y in s.y.tolist())
+    classes = Counter(int(y) for _, s in parts if s.classified for y in s.y.tolist())
     people = {p for _, s in parts if s.subject is not None for p in s.subject.tolist() if p != NOBODY}
     ages = [(_rounds(held, h, s), _days(h, s)) for h, s in parts]
     return {

@@ -14,7 +14,8 @@ from cflag.registry import register
 class Ring(Memory):
     """Keeps `per_task` samples of each task, as many of each class as of any other where there are enough.
 
-    A ring for each class of each task: under a limit all rings shrink alike and lose their oldest samples first.
+    A ring for each class of each task, or for each task where samples have no single class: under a limit all rings
+    shrink alike and lose their oldest samples first.
     """
 
     def add(self, samples: Samples, rng: np.random.Generator) -> None:
@@ -31,8 +32,8 @@ class Ring(Memory):
 
 
 def rings(samples: Samples) -> list[torch.Tensor]:
-    """Return the positions of each (task, class) ring's samples, in order."""
-    labels = samples.task * (int(samples.y.max()) + 1) + samples.y
+    """Return the positions of each (task, class) ring's samples, in order; of each task's where none has a class."""
+    labels = samples.task * (int(samples.y.max()) + 1) + samples.y if samples.classified else samples.task
     return [torch.nonzero(labels == ring).flatten() for ring in labels.unique()]
 
 

@@ -58,6 +58,8 @@ class Method:
     """Whether `remember` must see all samples of a task at once."""
     at_boundaries: ClassVar[bool] = False
     """Whether all that it does about forgetting begins at a boundary: without any it would be FedAvg."""
+    problems: ClassVar[tuple[str, ...]] = ()
+    """The problems that it is for, those that derive from them included; nothing said is all."""
     exact_means: ClassVar[bool] = False
     """Whether it breaks down where means are rounded, as secure aggregation does."""
     ratios: ClassVar[Mapping[str, str]] = {}

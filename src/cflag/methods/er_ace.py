@@ -20,6 +20,7 @@ from cflag.registry import register
 class ErAce(FedAvg):
     """FedAvg along the mean of two gradients: of current samples over their task's outputs, of memory over all."""
 
+    problems = ("classes",)
     uses_memory = True
 
     def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:

@@ -39,6 +39,7 @@ class Lwf(Taught):
     """FedAvg with distillation from the previous global model on current data."""
 
     Settings = LwfSettings
+    problems = ("classes",)
     at_boundaries = True
     search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": (0.2, 5.0)}
     settings: LwfSettings

@@ -1,4 +1,7 @@
-"""Ridge: least squares on one-hot labels from running sums, as in analytic continual learning (Zhuang et al., 2022)."""
+"""Ridge: least squares from running sums, as in analytic continual learning (Zhuang et al., 2022).
+
+On one-hot labels, or on the numbers of a regression.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from cflag.client import Client
 from cflag.methods.base import SearchSpace, require_positive
 from cflag.methods.sums import Sums
 from cflag.registry import register
@@ -24,18 +28,26 @@ class RidgeSettings:
         require_positive(table, self, "strength")
 
 
-@register("method", "ridge", "ridge regression on one-hot labels: no training, one question a task")
+@register("method", "ridge", "ridge regression, on one-hot labels or numbers: no training, one question a task")
 class Ridge(Sums):
     """(Σ x xᵀ + λ n I) Wᵀ = Σ x yᵀ: after every task exactly what all data at once would give."""
 
     Settings = RidgeSettings
     settings: RidgeSettings
+    problems = ("classes", "regression")
     squares = True
     search_space: ClassVar[SearchSpace] = {"strength": (1e-4, 1.0)}
 
     def prepared(self, x: Tensor) -> Tensor:
         """Return features with a one in front, for the offset."""
         return torch.cat([torch.ones(len(x), 1, dtype=x.dtype, device=x.device), x], 1)
+
+    def wanted(self, client: Client, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Numbers to predict are wanted as they are, and every sample speaks for all of them."""
+        if client.data.classified:
+            return super().wanted(client, x)
+        y = client.data.y.to(x).reshape(len(client.data), -1)
+        return y, torch.full((y.shape[1],), float(len(y)), dtype=x.dtype, device=x.device)
 
     def classifier(self, counts: Tensor, sums: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
         """Solve for the weights; the offset is among them."""

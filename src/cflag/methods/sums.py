@@ -25,6 +25,7 @@ from cflag.server import Server
 class Sums(Method, ABC):
     """Keeps, for all classes so far, how many samples there were and the sum of their features."""
 
+    problems: ClassVar[tuple[str, ...]] = ("classes",)
     squares: ClassVar[bool] = False
     """Whether it also wants Σ x xᵀ over all samples, d² numbers."""
 
@@ -52,9 +53,14 @@ class Sums(Method, ABC):
     def own_sums(self, client: Client) -> Answer:
         """Answer with a client's counts and sums, over its size."""
         x = self.prepared(client.features(client.data))
-        members = F.one_hot(client.data.y.to(x.device), client.heads.own.shape[1]).to(x.dtype)
+        y, counts = self.wanted(client, x)
         squares = {"squares": x.T @ x / client.size} if self.squares else {}
-        return {"counts": members.sum(0) / client.size, "sums": members.T @ x / client.size, **squares}
+        return {"counts": counts / client.size, "sums": y.T @ x / client.size, **squares}
+
+    def wanted(self, client: Client, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what each output should answer for a client's samples, and how many samples speak for it."""
+        members = F.one_hot(client.data.y.to(x.device), client.heads.own.shape[1]).to(x.dtype)
+        return members, members.sum(0)
 
     def round(self, server: Server) -> Conversation:
         """Nothing is left to do."""

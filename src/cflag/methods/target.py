@@ -67,6 +67,7 @@ class Target(FedAvg):
     """FedAvg with distillation from the previous global model on samples made from it."""
 
     Settings = TargetSettings
+    problems = ("classes",)
     at_boundaries = True
     search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": (0.2, 5.0)}
     figures: ClassVar[tuple[Figure, ...]] = (SYNTHETIC_FIGURE,)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from cflag.compare import Budget, Job, Price, equal_cost, price, stand_in
+from cflag.compare import Budget, Job, equal_cost
 from cflag.config import Config, load_raw, merge, resolve
 from cflag.errors import UserError, unknown
+from cflag.paper.prices import PriceList
 from cflag.paper.scales import PROTOCOL, SCALES
 from cflag.paper.variants import PAPERS_OWN, VARIANTS, Variant
 
@@ -80,15 +80,16 @@ class Cell:
         parts = [f"{k.rpartition('.')[2]}={v:g}" if isinstance(v, float | int) else str(v) for k, v in settings]
         return parts if self.rate is None else [*parts, f"rate={self.rate:g}"]
 
-    def configs(self, scale: str) -> dict[str, Config]:
-        """Return the config of each row, by its name."""
+    def configs(self, scale: str, out: Path) -> dict[str, Config]:
+        """Return the config of each row, by its name; what rounds cost may be known in a folder."""
         raw = self.raw(scale)
         configs = {variant.name: self._config(raw, variant, scale) for variant in self.variants(scale)}
         if self.budget == "rounds":
             return configs
         payer = {self.payer: self._config(raw, VARIANTS[self.payer], scale)}
         paying = {name: config for name, config in configs.items() if not VARIANTS[name].rounds}
-        return configs | {k: v for k, v in equal_cost(payer | paying, self.budget, _price).items() if k in configs}
+        equal = equal_cost(payer | paying, self.budget, PriceList(out))
+        return configs | {name: config for name, config in equal.items() if name in configs}
 
     def _config(self, raw: dict[str, Any], variant: Variant, scale: str) -> Config:
         rate = self.rate or SCALES[scale].rates.get(variant.name, {}).get(self.preset(scale))
@@ -100,22 +101,11 @@ class Cell:
         """Return each row's runs, one per seed, in folders named after their settings."""
         usual = resolve(self._without(*LENGTH).raw(scale)).rounds
         parts, jobs = self._telling(scale), {}
-        for name, config in self.configs(scale).items():
+        for name, config in self.configs(scale, out).items():
             rounds = [] if config.rounds == usual else [f"rounds={config.rounds}"]
             folder = "_".join([self.source, *parts, *rounds, name])
             jobs[name] = [Job(out / f"{folder}_{seed}", replace(config, seed=seed)) for seed in seeds]
         return jobs
-
-
-@cache
-def _stand_ins_price(config: Config, budget: Budget) -> Price:
-    small = config if config.backbone else stand_in(config, width=32)  # about as many parameters as scale small's CNN
-    return price(small, budget)
-
-
-def _price(config: Config, budget: Budget) -> Price:
-    """Price a method whatever its rounds, so that one price serves budgets of every size."""
-    return _stand_ins_price(replace(config, rounds=1), budget)
 
 
 @dataclass(frozen=True)

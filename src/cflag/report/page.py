@@ -11,13 +11,14 @@ from typing import Any
 from cflag.data.options import ScheduleOptions
 from cflag.errors import UserError
 from cflag.files import checksum
+from cflag.problems.score import common
 from cflag.report import measured, parts
 from cflag.results import table
 from cflag.results.folder import RunFolder, runs_in
 from cflag.results.result import Result
 
-BENCHMARK = ("source", "scenario", "schedule", "zeta", "clients", "tasks", "partition", "model", "width", "image_size",
-             "samples_per_class", "memory.kind", "memory.per_task", "memory.sample")  # fmt: skip
+BENCHMARK = ("source", "problem", "score", "scenario", "schedule", "zeta", "clients", "tasks", "partition", "model",
+             "width", "image_size", "samples_per_class", "memory.kind", "memory.per_task", "memory.sample")  # fmt: skip
 """What makes two runs comparable: all of these are equal."""
 
 
@@ -64,7 +65,7 @@ def _sections(results: Sequence[Result], key: str) -> list[tuple[str, str, str]]
         (f"{key}methods", "Methods and costs", parts.methods_table(results)),
         (f"{key}schedule", "Who learns which task when", parts.schedule(results[0], key)),
         (f"{key}curves", _curves_head(results[0]), parts.accuracy(groups, key)),
-        (f"{key}matrices", "Accuracy matrices", parts.matrices(groups, key)),
+        (f"{key}matrices", f"{common([r.score for r in results]).title} matrices", parts.matrices(groups, key)),
         *measured.sections(groups, key),
         (f"{key}clients", "Clients", parts.clients(groups, key)),
         (f"{key}classes", "Who has which classes", parts.partition(results[0], key)),
@@ -74,7 +75,7 @@ def _sections(results: Sequence[Result], key: str) -> list[tuple[str, str, str]]
 
 
 def _curves_head(result: Result) -> str:
-    return "Accuracy after each task" if result.together else "Accuracy whenever someone leaves a task"
+    return f"{result.score.title} {'after each task' if result.together else 'whenever someone leaves a task'}"
 
 
 def by_benchmark(results: Sequence[Result]) -> dict[str, list[Result]]:
@@ -92,6 +93,7 @@ def by_benchmark(results: Sequence[Result]) -> dict[str, list[Result]]:
 def _value(config: Any, name: str) -> Any:
     if name == "schedule":
         return _schedule(config.get("schedule", {}))
+    config = {"problem": "classes", "score": "", **config}  # results of earlier versions do not say
     for part in name.split("."):
         config = config.get(part) if isinstance(config, dict) else None
     return config

@@ -9,7 +9,8 @@ from typing import Any
 
 import tomli_w
 
-from cflag.report.svg import Line, curves, heat
+from cflag.problems.score import common
+from cflag.report.svg import Line, Shade, curves, heat
 from cflag.report.timetable import drawing
 from cflag.results import table
 from cflag.results.folder import RunFolder
@@ -52,10 +53,11 @@ def scenario(config: Mapping[str, Any]) -> str:
 def cards(results: Sequence[Result]) -> str:
     """Say in a few numbers what was run and what came out."""
     config, groups = results[0].config, by_method(results)
-    best = max(groups, key=lambda m: fmean(r.average_accuracy for r in groups[m]))
-    mean = fmean(r.average_accuracy for r in groups[best])
+    score = common([r.score for r in results])
+    best = max(groups, key=lambda m: score.sign * fmean(r.average_score for r in groups[m]))
+    mean = fmean(r.average_score for r in groups[best])
     values = [
-        (f"{100 * mean:.1f} %", f"best accuracy: {best}"),
+        (score.said(mean), f"best {score.text}: {best}"),
         *_measured_cards(groups[best], best),
         (str(len(groups)), "methods" if len(groups) > 1 else "method"),
         (str(len({r.seed for r in results})), "seeds"),
@@ -74,18 +76,22 @@ def _measured_cards(results: Sequence[Result], method: str) -> list[tuple[str, s
     names = (("worst_tenth", "worst tenth of the clients"), ("anytime_accuracy", "mean over rounds"))
     values = [([r.measured(name) for r in results], about) for name, about in names]
     known = [([v for v in found if v is not None], about) for found, about in values]
-    return [(f"{100 * fmean(found):.1f} %", f"{about}: {method}") for found, about in known if found]
+    score = results[0].score
+    return [(score.said(fmean(found)), f"{about}: {method}") for found, about in known if found]
 
 
 def methods_table(results: Sequence[Result]) -> str:
-    """Return the table of methods with accuracy, forgetting and costs."""
-    forget = "mean of a<sub>ii</sub> − a<sub>Si</sub>"
+    """Return the table of methods with scores, forgetting and costs."""
+    score = common([r.score for r in results])
+    ends = ("a<sub>ii</sub>", "a<sub>Si</sub>")
+    forget = f"mean of {' − '.join(ends if score.higher else ends[::-1])}"
     if not results[0].together:
         forget = "from each client's own moment of leaving a task to its last test, mean over clients"
     note = (
-        f'<p class="lead">Acc: mean accuracy over all tasks after the last. Forget: {forget}. worst: accuracy of the '
-        "worst tenth of the clients on the tasks they have begun. any: accuracy so far, mean over rounds. other: the "
-        "same runs read class- instead of task-incrementally, or the reverse. learn: accuracy right after learning. "
+        f'<p class="lead">{score.label}: mean {score.text} over all tasks after the last. Forget: {forget}. worst: '
+        f"{score.text} of the worst tenth of the clients on the tasks they have begun. any: {score.text} so far, mean "
+        "over rounds. other: the same runs read class- instead of task-incrementally, or the reverse. learn: "
+        f"{score.text} right after learning. "
         "Click a heading to sort.</p>"
     )
     return note + sortable(table.heads(results), table.rows(results))
@@ -100,27 +106,28 @@ def sortable(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def accuracy(groups: Groups, key: str) -> str:
-    """Draw accuracy on the tasks begun so far, after each milestone: the mean over seeds, a band from worst to best."""
-    lines = []
+    """Draw the score on the tasks begun so far, after each milestone: the mean over seeds, a band over all of them."""
+    lines, score = [], common([r.score for runs in groups.values() for r in runs])
     for k, (method, results) in enumerate(groups.items()):
-        seen = [[100 * value for value in r.accuracy_so_far] for r in results]
+        seen = [[score.factor * value for value in r.score_so_far] for r in results]
         across = list(zip(results[0].rows[1], zip(*seen, strict=False), strict=False))
         points = [(float(t), fmean(values)) for t, values in across]
         band = [(float(t), min(values), max(values)) for t, values in across] if len(seen) > 1 else []
         lines.append(Line(method, points, k % COLOURS, band=band))
     together = next(iter(groups.values()))[0].together
-    x, y = ("tasks learned", "accuracy on them (%)") if together else ("round", "accuracy on tasks begun (%)")
-    return figure(f"{key}accuracy-after-each-task", "", curves(lines, x, y))
+    x, on = ("tasks learned", "them") if together else ("round", "tasks begun")
+    drawn = curves(lines, x, f"{score.text} on {on}{score.brackets}")
+    return figure(f"{key}{score.named('accuracy-after-each-task')}", "", drawn)
 
 
 def matrices(groups: Groups, key: str) -> str:
-    """Draw each method's accuracy matrix; what was not learned yet is faint."""
+    """Draw the matrix of each method's score; what was not learned yet is faint."""
     drawn = []
     for method, results in groups.items():
         result, (unit, numbers) = results[0], results[0].rows
-        picture = heat(result.accuracy_matrix, "tested on task", f"after {unit}", first=(numbers, 1),
+        picture = heat(result.score_matrix, "tested on task", f"after {unit}", Shade.of(result.score), (numbers, 1),
                        faint=lambda i, j, run=result: not run.begun(i, j))  # type: ignore[misc]  # fmt: skip
-        drawn.append(figure(f"{key}matrix-{method}", f"{method}, seed {result.seed} (%)", picture))
+        drawn.append(figure(f"{key}matrix-{method}", f"{method}, seed {result.seed}{result.score.brackets}", picture))
     return f'<div class="grid3">{"".join(drawn)}</div>'
 
 
@@ -130,8 +137,9 @@ def clients(groups: Groups, key: str) -> str:
     for method, results in groups.items():
         rows = [_last_test(matrix) for matrix in results[0].client_matrices]
         if rows and len(rows) <= MOST_CLIENTS:
-            picture = heat(rows, "tested on task", "client", first=(0, 1))
-            caption = f"{method}, seed {results[0].seed}: final accuracy (%)"
+            score = results[0].score
+            picture = heat(rows, "tested on task", "client", Shade.of(score), (0, 1))
+            caption = f"{method}, seed {results[0].seed}: final {score.text}{score.brackets}"
             drawn.append(figure(f"{key}clients-{method}", caption, picture))
     nothing = _none("nothing is known of single clients, or there are too many to draw")
     tables = "".join(_client_table(method, results[0]) for method, results in groups.items())
@@ -144,11 +152,11 @@ def _last_test(matrix: Sequence[Sequence[float | None]]) -> Sequence[float | Non
 
 
 CLIENT_COLUMNS = {
-    "accuracy_seen": "own tasks %",
-    "accuracy_anyone": "anyone's tasks %",
-    "learning_accuracy": "learn %",
-    "forgetting": "Forget %",
-    "forward_transfer": "forward %",
+    "accuracy_seen": "own tasks",
+    "accuracy_anyone": "anyone's tasks",
+    "learning_accuracy": "learn",
+    "forgetting": "Forget",
+    "forward_transfer": "forward",
 }
 """What the table of clients shows."""
 
@@ -158,9 +166,9 @@ def _client_table(method: str, result: Result) -> str:
     each = result.measures.get("clients")
     if not each:
         return ""
-    columns = [["–" if v is None else f"{100 * v:.1f}" for v in each[name]] for name in CLIENT_COLUMNS]
+    columns = [[result.score.shown(v) for v in each[name]] for name in CLIENT_COLUMNS]
     rows = [[str(k), *row] for k, row in enumerate(zip(*columns, strict=True))]
-    inner = sortable(["client", *CLIENT_COLUMNS.values()], rows)
+    inner = sortable(["client", *(f"{name} {result.score.unit}".strip() for name in CLIENT_COLUMNS.values())], rows)
     return f"<details><summary>{escape(method)}, seed {result.seed}: each client</summary>{inner}</details>"
 
 
@@ -183,7 +191,7 @@ def partition(result: Result, key: str) -> str:
         return _none("too many clients or classes to draw")
     rows = [[float(sum(task[c][k] for task in tasks if c in task)) for c in classes] for k in range(clients)]
     caption = f"seed {result.seed}: training samples of each class, classes in the order of the tasks"
-    return figure(f"{key}partition", caption, heat(rows, "class", "client", "", max(map(max, rows)), (0, [*classes])))
+    return figure(f"{key}partition", caption, heat(rows, "class", "client", Shade.counts(rows), (0, [*classes])))
 
 
 def configs(groups: Groups) -> str:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
+from cflag.problems.score import Score
+
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 72, 14, 14, 48
 Point = tuple[float, float]
+Rows = Sequence[Sequence[float | None]]
 
 
 @dataclass(frozen=True)
@@ -139,16 +142,35 @@ def _frame(across: Axis, up: Axis, x: str, y: str) -> list[str]:
     return parts
 
 
+@dataclass(frozen=True)
+class Shade:
+    """How dark the square of a value is, from 0 to 1 and given all values, and what stands in it."""
+
+    share: Callable[[float, Rows], float]
+    text: Callable[[float], str]
+
+    @classmethod
+    def of(cls, score: Score) -> Shade:
+        """The better the darker; shares as whole percent."""
+        digits = max(0, score.digits - 1)
+        return cls(lambda v, rows: score.goodness(v, score.range_of(rows)), lambda v: f"{score.factor * v:.{digits}f}")
+
+    @classmethod
+    def counts(cls, rows: Rows) -> Shade:
+        """The more the darker."""
+        top = max((value for row in rows for value in row if value is not None), default=0.0)
+        return cls(lambda v, _: v / top if top else 0.0, lambda v: f"{v:g}")
+
+
 def heat(
-    rows: Sequence[Sequence[float | None]],
+    rows: Rows,
     x: str,
     y: str,
-    unit: str = "%",
-    top: float = 1.0,
+    shade: Shade,
     first: tuple[int | Sequence[int], int | Sequence[int]] = (1, 1),
     faint: Callable[[int, int], bool] = lambda i, j: False,
 ) -> str:
-    """Draw a matrix as coloured squares with their values, from 0 to `top`; None is left empty.
+    """Draw a matrix as coloured squares with their values; None is left empty.
 
     `first` is what rows and columns are numbered from, or their own numbers. Squares get smaller where there are
     many columns, and then have their values only when pointed at.
@@ -171,9 +193,9 @@ def heat(
         for j, value in enumerate(row):
             if value is None:
                 continue
-            share = min(1.0, max(0.0, value / top)) if top else 0.0
+            share = shade.share(value, rows)
             where = f'x="{left + cell * j}" y="{above + cell * i}" width="{cell - 2}" height="{cell - 2}"'
-            shown = f"{100 * value:.0f}" if unit == "%" else f"{value:g}"
+            shown = shade.text(value)
             look = (0.06 + 0.94 * share) * (0.3 if faint(i, j) else 1.0)
             title = f"<title>{escape(y)} {sides[i]}, {names[j]}: {shown}</title>"
             parts.append(f'<rect class="heat" rx="{cell // 11}" {where} style="opacity:{look:.2f}">{title}</rect>')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -22,6 +22,10 @@ SYMBOLS = "123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """What tasks are called in a terminal; those beyond are '#'."""
 
 
+Stay = tuple[int, int, int]
+"""From which round to before which one clients are in a task, and the task."""
+
+
 @dataclass(frozen=True)
 class Row:
     """Clients that have the same clock: their number or numbers, and which task they are in, from which round to which.
@@ -30,7 +34,7 @@ class Row:
     """
 
     label: str
-    stays: tuple[tuple[int, int, int], ...]
+    stays: tuple[Stay, ...]
     end: int
     """Where they are gone for good, or the run ends."""
 
@@ -50,16 +54,30 @@ class Row:
 
 def rows_of(plan: Plan, most: int) -> list[Row]:
     """Return a row for each client; where there are too many, neighbours with the same clock share one."""
-    found: list[tuple[int, int, tuple[tuple[int, int, int], ...], int]] = []
+    found: list[tuple[int, int, tuple[Stay, ...], int]] = []
     share = len(plan.first) > most
     for client, (first, last) in enumerate(zip(plan.first.tolist(), plan.last.tolist(), strict=True)):
-        stays = tuple(sorted((b, e + 1, t) for t, (b, e) in enumerate(zip(first, last, strict=True)) if b != NEVER))
+        whole = [(b, e + 1, t) for t, (b, e) in enumerate(zip(first, last, strict=True)) if b != NEVER]
+        stays = _without(whole, [(b, e + 1) for number, b, e in plan.breaks if number == client])
         end = plan.total if plan.gone is None else min(plan.total, int(plan.gone[client]))
         if share and found and found[-1][2:] == (stays, end):
             found[-1] = (found[-1][0], client, stays, end)
         else:
             found.append((client, client, stays, end))
     return [Row(str(a) if a == b else f"{a}–{b}", stays, end) for a, b, stays, end in found]
+
+
+def _without(
+    stays: Iterable[tuple[int, int, int]], breaks: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, int, int], ...]:
+    """Return stays in their order, cut where a client takes a break within one."""
+    cut = []
+    for begin, end, task in sorted(stays):
+        for stop, again in sorted(pair for pair in breaks if begin < pair[0] < end):
+            cut.append((begin, stop, task))
+            begin = again
+        cut.append((begin, end, task))
+    return tuple(cut)
 
 
 def drawing(plan: Plan, key: str = "") -> str:
@@ -100,7 +118,7 @@ def _row(row: Row, across: Axis, top: float, tall: float, named: tuple[str, int]
             at = f'x="{middle:.1f}" y="{top + (tall - thin) / 2 + 4:g}"'
             look = "value" if _pale(task) else "value on"
             parts.append(f'<text class="{look}" {at} text-anchor="middle">{task + 1}</text>')
-    left = [*(end for _, end, _ in row.stays), row.end]
+    left = [*{task: end for _, end, task in row.stays}.values(), row.end]
     for count, (begin, end) in enumerate(pairwise(left), 1):
         if end > begin:
             dark = f'style="opacity:{0.15 + 0.75 * count / tasks:.2f}"'

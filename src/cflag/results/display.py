@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cflag.problems.score import ACCURACY, Score
 from cflag.results.result import Result
 from cflag.results.table import as_text
 
@@ -41,8 +42,11 @@ class PatientConsole(Console):
 class Display(Protocol):
     """Follows a run, round by round."""
 
-    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
-        """The run begins, or goes on after `done` rounds; `own`: all rounds, where clients have clocks of their own."""
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0, score: Score = ACCURACY) -> None:
+        """The run begins, or goes on after `done` rounds; `own`: all rounds, where clients have clocks of their own.
+
+        `score` is what records hold under `accuracy`.
+        """
         ...
 
     def update(self, record: dict[str, Any]) -> None:
@@ -61,7 +65,7 @@ class Display(Protocol):
 class Quiet:
     """Shows nothing."""
 
-    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0, score: Score = ACCURACY) -> None:
         """Show nothing."""
 
     def update(self, record: dict[str, Any]) -> None:
@@ -81,9 +85,9 @@ class Bar:
         self.console = console
         self.progress: Progress | None = None
 
-    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0) -> None:
+    def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0, score: Score = ACCURACY) -> None:
         """Start a bar for this run."""
-        self.name, self.tasks, self.rounds, self.own = name, tasks, rounds, own
+        self.name, self.tasks, self.rounds, self.own, self.score = name, tasks, rounds, own, score
         if not self.console.is_terminal:
             return
         self.progress = Progress(
@@ -111,10 +115,13 @@ class Bar:
         accuracy = record["accuracy"]
         if self.progress is not None:
             if accuracy is not None:
-                self.progress.update(self.bar, accuracy=f"acc {100 * accuracy:5.1f} %{_spent(record)}")
+                now = f"{self.score.label} {self.score.said(accuracy):>7}{_spent(record)}"
+                self.progress.update(self.bar, accuracy=now)
             self.progress.update(self.bar, advance=1, description=self._where(record["task"], record["round"]))
         elif line := self._line(record):
-            so_far = "" if accuracy is None else f", accuracy so far {100 * accuracy:.1f} %{_spent(record)}"
+            so_far = (
+                "" if accuracy is None else f", {self.score.text} so far {self.score.said(accuracy)}{_spent(record)}"
+            )
             self.console.print(f"{self.name}: {line} done{so_far}")
 
     def _line(self, record: dict[str, Any]) -> str:
@@ -135,7 +142,7 @@ class Bar:
 
 
 def _spent(record: dict[str, Any]) -> str:
-    """Return ε so far, for a line that shows a private run's accuracy."""
+    """Return ε so far, for a line that shows a private run's score."""
     return f", ε {record['epsilon']:.4g}" if "epsilon" in record else ""
 
 
@@ -185,14 +192,16 @@ class Overview(RoundsBar):
 
 
 def matrix_table(result: Result) -> Table:
-    """Return the accuracy matrix as a table, in percent."""
-    table = Table(title=f"{result.method}: accuracy (%) on each task", box=box.SIMPLE_HEAD, title_justify="left")
+    """Return the matrix of the run's score as a table."""
+    score = result.score
+    title = f"{result.method}: {score.text}{score.brackets} on each task"
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     unit, numbers = result.rows
     table.add_column(f"after {unit}")
     for j in range(len(result.initial_accuracy)):
         table.add_column(str(j + 1), justify="right")
     for i in shown_rows(len(numbers), result.together):
-        cells = ["–" if v is None else f"{100 * v:.1f}" for v in result.accuracy_matrix[i]]
+        cells = [score.shown(v) for v in result.accuracy_matrix[i]]
         dimmed = [cell if result.begun(i, j) else f"[dim]{cell}[/dim]" for j, cell in enumerate(cells)]
         table.add_row(str(numbers[i]), *dimmed)
     return table
@@ -215,7 +224,7 @@ def show_results(console: Console, results: Sequence[Result]) -> None:
     if any(not result.together for result in results):
         known = any(result.measures.get("clients") for result in results)
         whose = "each client's own moment of leaving a task" if known else "the moment when the last client left a task"
-        console.print(f"Forget, learn: from {whose}", highlight=False)
+        console.print(f"Forget, learn: from {whose}\nrounds: of the whole run", highlight=False)
     for result in results:
         if result.folder is not None:
             console.print(f"{result.method} (seed {result.seed}):", highlight=False)

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from cflag import diagnostics
+from cflag.problems.score import common
 from cflag.results.metrics import task_starts
 from cflag.results.result import Result
 
@@ -27,8 +28,8 @@ def write_figures(result: Result, folder: Path) -> list[Path]:
     folder.mkdir(exist_ok=True)
     records = result.metrics
     figures = {
-        "accuracy_after_each_task": draw_accuracy([result]),
-        "accuracy_matrix": draw_matrix(result),
+        result.score.named("accuracy_after_each_task"): draw_accuracy([result]),
+        result.score.named("accuracy_matrix"): draw_matrix(result),
         **{own.name: draw_measured(own, records, result.method) for own in result.figures if own.curves(records)},
     }
     return [path for name, figure in figures.items() for path in save(figure, folder / name)]
@@ -66,44 +67,51 @@ def new_panels(rows: int, columns: int, width: float = 5.0, height: float = 3.6)
 
 
 def draw_accuracy(results: Sequence[Result]) -> Figure:
-    """Mean accuracy over the tasks begun so far, after each milestone; a line per method, a band over its seeds."""
+    """Mean score over the tasks begun so far, after each milestone; a line per method, a band over its seeds."""
     figure, axes = new_axes()
+    score = common([result.score for result in results])
     for k, method in enumerate(dict.fromkeys(r.method for r in results)):
         runs = [r for r in results if r.method == method]
         at, colour = runs[0].rows[1], COLOURS[k % len(COLOURS)]
-        across = [[100 * v for v in values] for values in zip(*(r.accuracy_so_far for r in runs), strict=True)]
+        across = [[score.factor * v for v in values] for values in zip(*(r.accuracy_so_far for r in runs), strict=True)]
         axes.plot(at, [fmean(values) for values in across], marker="o", color=colour, label=method)
         axes.fill_between(at, [min(v) for v in across], [max(v) for v in across], color=colour, alpha=0.15, lw=0)
     if results[0].together:
-        axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)", title="Accuracy after each task")
+        axes.set(xlabel="tasks learned", ylabel=f"{score.text} on them{score.brackets}")
+        axes.set_title(f"{score.title} after each task")
     else:
-        axes.set(xlabel="round", ylabel="accuracy on tasks begun (%)", title="Accuracy whenever someone leaves a task")
+        axes.set(xlabel="round", ylabel=f"{score.text} on tasks begun{score.brackets}")
+        axes.set_title(f"{score.title} whenever someone leaves a task")
     if len(results[0].accuracy_matrix) <= READABLE:
         axes.set_xticks(results[0].rows[1])
-    axes.set_ylim(top=101)
+    if score.bounds is not None:
+        axes.set_ylim(top=1.01 * score.factor * score.bounds[1])
     axes.legend(frameon=False)
     return figure
 
 
 def draw_matrix(result: Result) -> Figure:
-    """The accuracy matrix as a heat map; tasks not yet learned are faint."""
-    rows, (unit, numbers) = result.accuracy_matrix, result.rows
+    """The matrix of the run's score as a heat map; tasks not yet learned are faint."""
+    rows, (unit, numbers), score = result.score_matrix, result.rows, result.score
     tall, wide = len(rows), len(rows[0])
     figure, axes = new_axes(1.6 + 0.62 * min(wide, READABLE), 1.4 + 0.55 * min(tall, READABLE))
     axes.grid(False)
     axes.spines[:].set_visible(False)
     learned = [[1.0 if result.begun(i, j) else 0.35 for j in range(wide)] for i in range(tall)]
-    percent = [[nan if v is None else 100 * v for v in row] for row in rows]
-    image = axes.imshow(percent, alpha=learned, cmap="YlGnBu", vmin=0, vmax=100, aspect="auto")
-    for i, row in enumerate(percent if max(tall, wide) <= READABLE else []):
+    values = [[nan if v is None else score.factor * v for v in row] for row in rows]
+    low, high = (score.factor * bound for bound in score.range_of(rows))
+    colours = "YlGnBu" if score.higher else "YlGnBu_r"
+    image = axes.imshow(values, alpha=learned, cmap=colours, vmin=low, vmax=high, aspect="auto")
+    for i, row in enumerate(values if max(tall, wide) <= READABLE else []):
         for j, value in enumerate(row):
-            colour = "white" if value > 60 and learned[i][j] == 1 else INK
-            axes.text(j, i, "" if isnan(value) else f"{value:.0f}", ha="center", va="center", color=colour)
+            dark = score.goodness(rows[i][j], score.range_of(rows)) > 0.6 and learned[i][j] == 1
+            text = "" if isnan(value) else f"{value:.{max(0, score.digits - 1)}f}"
+            axes.text(j, i, text, ha="center", va="center", color="white" if dark else INK)
     across, down = (range(0, size, 1 if size <= READABLE else size // 10) for size in (wide, tall))
     axes.set_xticks(across, [str(k + 1) for k in across])
     axes.set_yticks(down, [str(numbers[k]) for k in down])
     after = "after learning task" if unit == "task" else "after round"
-    axes.set(xlabel="tested on task", ylabel=after, title=f"Accuracy (%), {result.method}")
+    axes.set(xlabel="tested on task", ylabel=after, title=f"{score.title}{score.brackets}, {result.method}")
     figure.colorbar(image, ax=axes)
     return figure
 

@@ -112,8 +112,8 @@ class RunFolder:
             write_atomically(self.path / "config.toml", replace(config, log=log, plugins=known).to_toml().encode())
 
     def describe_data(self, counts: ClassCounts) -> None:
-        """Write down which client got how many samples of which class, unless that stands there already."""
-        if self.class_counts() != counts:
+        """Write down which client got how many samples of which class, where they have one, unless it stands there."""
+        if counts and self.class_counts() != counts:
             text = strict_json({"checksum": UNSEALED, "class_counts": counts})
             write_atomically(self.benchmark, sealed(text.encode()))
 
@@ -182,9 +182,12 @@ class RunFolder:
             file.write(f"{now}  {' '.join(text.split())}\n")
 
     def save_test(self, index: int, counts: Counts) -> None:
-        """Save the test after `index` tasks, as the smallest numbers that hold its counts."""
+        """Save the test after `index` tasks, as the smallest numbers that hold its counts; sums are not rounded."""
         import torch
 
+        if counts.is_floating_point():
+            save_state(self._test_file(index), {"counts": counts})
+            return
         largest = int(counts.max()) if counts.numel() else 0
         kind = torch.uint8 if largest < 2**8 else torch.int32 if largest < 2**31 else torch.int64
         save_state(self._test_file(index), {"counts": counts.to(kind)})
@@ -192,7 +195,8 @@ class RunFolder:
     def tests(self, count: int) -> Iterator[Counts]:
         """Yield the first so many tests; one that a run left behind when it was killed is not among them."""
         for index in range(count):
-            yield load_state(self._test_file(index))["counts"].long()
+            counts = load_state(self._test_file(index))["counts"]
+            yield counts if counts.is_floating_point() else counts.long()
 
     def _test_file(self, index: int) -> Path:
         return self.checkpoints / f"test-{index:05d}.{self.name}.safetensors"

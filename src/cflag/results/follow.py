@@ -11,6 +11,7 @@ from rich.console import Console
 from cflag.config import Config
 from cflag.data.schedules.base import own_rounds, total_rounds
 from cflag.errors import UserError
+from cflag.problems.base import scoring
 from cflag.results.display import Bar, Display, Overview, show_results
 from cflag.results.folder import RunFolder, runs_in
 from cflag.results.metrics import read_line
@@ -25,7 +26,8 @@ class Follower:
         self.metrics = _Tail(folder.metrics, at_end=False)
         self.events = _Tail(folder.events, at_end=True)
         self.seen = len(list(self.metrics.lines()))
-        display.start(config.method, config.tasks, config.rounds, self.seen, own_rounds(config))
+        score = scoring(config.problem, config.score).score
+        display.start(config.method, config.tasks, config.rounds, self.seen, own_rounds(config), score)
 
     def look(self) -> bool:
         """Show what is new; return whether anything was."""

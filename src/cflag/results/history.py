@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from cflag.account import Account, Counts
 from cflag.config import Config
 from cflag.data.schedules.base import Schedule
 from cflag.diagnostics import Figure, totals
 from cflag.errors import UserError
-from cflag.results.measures import Outcomes, masked, measure, plan_to_dict
+from cflag.problems.base import Scoring, scoring
+from cflag.problems.score import ACCURACY
+from cflag.results.measures import CLASSES, Outcomes, masked, measure, plan_to_dict
 from cflag.results.metrics import ROUND, SPENT, chained, read_metrics
-from cflag.results.result import Result, versions
+from cflag.results.result import Beside, Result, versions
 from cflag.server import Server
 
 
@@ -37,7 +38,7 @@ class History:
     """Rounds done, how many tests there were, sums of the costs, and where the files stand."""
 
     by_task: bool = True
-    """Whether the scenario tells a sample's task: which of the two accuracies is the run's own."""
+    """Whether the scenario tells a sample's task: which of the two readings is the run's own."""
     done: int = 0
     tests: int = 0
     """Tests in files of their own, before the first task and after each: a checkpoint must not grow with them."""
@@ -60,10 +61,11 @@ class History:
         seconds: float,
         milestone: bool = False,
         own_tasks: Sequence[int] = (),
+        read: Scoring = CLASSES,
     ) -> dict[str, Any]:
         """Take in a finished round; return its line for the metrics. After a milestone all tasks were tested.
 
-        `own_tasks` has the task of every client, where they have clocks of their own.
+        `own_tasks` has the task of every client, where they have clocks of their own; `read` reads the test.
         """
         self.done += 1
         if milestone and counts is not None:
@@ -82,13 +84,14 @@ class History:
         self.costs.update(private)
         everyone = max(len(server.sizes), len(own_tasks))
         partial = not account.anonymous and (len(account.participants()) < everyone or account.missing)
-        seen = _seen(counts, self.by_task, server.moment.seen, milestone)
+        seen = _seen(counts, self.by_task, server.moment.seen, milestone, read)
+        known = [value for value in seen.values() if value is not None]
         return {
             "task": server.task + 1,
             "round": server.round + 1,
             "loss": _weighted(per_client.get("loss"), account, server),
             "memory_loss": _weighted(per_client.get("memory_loss"), account, server),
-            "accuracy": sum(seen.values()) / len(seen) if seen else None,
+            "accuracy": sum(known) / len(known) if known else None,
             "accuracies": [seen.get(task) for task in range(max(seen) + 1)] if seen else None,
             **_taken_logs(server),
             **({"cohort": account.participants()} if partial else {}),
@@ -117,21 +120,24 @@ class History:
     def result(self, config: Config, folder: Path, figures: Sequence[Figure], played: Played) -> Result:
         """Sum the run up; `figures` are what its method declares."""
         initial, *after_task = tests = list(played.tests)
-        each_client = [[_ratios(row, self.by_task) for row in counts] for counts in after_task]
+        read = scoring(config.problem, config.score)
+        each_client = [[read.values(row, self.by_task) for row in counts] for counts in after_task]
         known = all(len(counts) == config.clients for counts in after_task)
         plan, together = played.schedule.plan, played.schedule.together
-        tested, records = Outcomes.of(tests, plan, played.has, self.by_task), read_metrics(folder / "metrics.jsonl")
-        pooled = accuracies if together else _known
+        tested = Outcomes.of(tests, plan, played.has, self.by_task, read)
+        records = read_metrics(folder / "metrics.jsonl")
+        pooled = scores if together else _known
         measures = measure(tested, [record["accuracy"] for record in records], single=known)
         measures["all"] |= _prequential(records)
+        others = [score for score in read.problem.scores if score != read.score]
         return Result(
             method=config.method,
             seed=config.seed,
             matrices={
-                "task": [pooled(counts, True) for counts in after_task],
-                "class": [pooled(counts, False) for counts in after_task],
+                "task": [pooled(counts, True, read) for counts in after_task],
+                "class": [pooled(counts, False, read) for counts in after_task],
             },
-            initial_accuracy=accuracies(initial, self.by_task),
+            initial_accuracy=scores(initial, self.by_task, read),
             # Under secure aggregation all clients' counts come in one row: there is nothing to say of each.
             client_matrices=[[row[k] for row in each_client] for k in range(config.clients)] if known else [],
             costs={**self.costs, "peak_mb": round(self.peak_mb, 1)},
@@ -144,6 +150,8 @@ class History:
             milestones=(tested.rounds + 1).tolist(),
             measures=measures,
             plan=None if together else plan_to_dict(masked(plan, played.has)),
+            score=read.score,
+            beside=[Beside(s, [_known(c, self.by_task, Scoring(read.problem, s)) for c in after_task]) for s in others],
         )
 
 
@@ -153,28 +161,28 @@ def _prequential(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return {"prequential": fmean(curve)} if curve else {}
 
 
-def _seen(counts: Counts | None, by_task: bool, tasks: Sequence[int], all_tested: bool) -> dict[int, float]:
-    """Return the accuracies on the tasks seen so far; counts are of all tasks, or of those."""
+def _seen(
+    counts: Counts | None, by_task: bool, tasks: Sequence[int], all_tested: bool, read: Scoring
+) -> dict[int, float | None]:
+    """Return the scores on the tasks seen so far; counts are of all tasks, or of those."""
     if counts is None:
         return {}
-    found = accuracies(counts, by_task)
+    found = scores(counts, by_task, read)
     return {task: found[task if all_tested else place] for place, task in enumerate(tasks)}
 
 
-def accuracies(counts: Counts, by_task: bool) -> list[float]:
-    """Return the accuracy on each task over all clients' held-out samples, with their task known or not."""
-    return [ratio or 0.0 for ratio in _ratios(counts.sum(0), by_task)]
+def scores(counts: Counts, by_task: bool, read: Scoring = CLASSES) -> list[Any]:
+    """Return the score on each task over all clients' held-out samples, with their task known or not.
+
+    Where nobody tested a task none of its answers was right; a score that is no share of right answers is None.
+    """
+    nothing = 0.0 if read.score == ACCURACY else None
+    return [nothing if value is None else value for value in _known(counts, by_task, read)]
 
 
-def _known(counts: Counts, by_task: bool) -> list[float | None]:
+def _known(counts: Counts, by_task: bool, read: Scoring) -> list[float | None]:
     """Return the same, None where nobody who is left has samples."""
-    return _ratios(counts.sum(0), by_task)
-
-
-def _ratios(counts: Tensor, by_task: bool) -> list[float | None]:
-    """Return right answers over samples for each row; None where there are no samples."""
-    rows = counts.tolist()
-    return [(known if by_task else unknown) / total if total else None for known, unknown, total in rows]
+    return read.values(counts.sum(0), by_task)
 
 
 def _taken_logs(server: Server) -> dict[str, float]:

@@ -19,6 +19,12 @@ from numpy.typing import NDArray
 
 from cflag.account import Counts
 from cflag.data.schedules.base import NEVER, Plan
+from cflag.problems.base import Scoring
+from cflag.problems.classes import Classes
+from cflag.problems.score import ACCURACY
+
+CLASSES = Scoring(Classes(), ACCURACY)
+"""How tests are read where nobody says otherwise."""
 
 Table = NDArray[np.float64]
 """A number for each client and task; NaN where there is none."""
@@ -39,22 +45,26 @@ class Outcomes:
     """(clients, tasks): the same of the initial model."""
     plan: Plan
     """Without the tasks that a client has no samples of."""
+    sign: float = 1.0
+    """−1 where a lower score is better: differences are then taken the other way round."""
 
     @classmethod
-    def of(cls, tests: Sequence[Counts], plan: Plan, has: NDArray[np.bool_], by_task: bool) -> Outcomes:
+    def of(
+        cls, tests: Sequence[Counts], plan: Plan, has: NDArray[np.bool_], by_task: bool, read: Scoring = CLASSES
+    ) -> Outcomes:
         """Read all tests of a run, the one of the initial model first; `has` says who has samples of which task.
 
         Where counts of single clients are not known, all are taken as one that begins a task with the first client
         and leaves it with the last.
         """
-        initial, *after = (_accuracies(counts, by_task) for counts in tests)
+        initial, *after = (read.table(counts, by_task) for counts in tests)
         rounds = np.array(sorted(plan.ends)[: len(after)])
         plan = masked(plan, has)
         if len(initial) != len(plan.first):
             never = np.iinfo(np.int64).max
             first = np.where(plan.first < 0, never, plan.first).min(0, keepdims=True)
             plan = Plan(np.where(first == never, NEVER, first), plan.last.max(0, keepdims=True))
-        return cls(rounds, np.stack(after), initial, plan)
+        return cls(rounds, np.stack(after), initial, plan, read.score.sign)
 
     @cached_property
     def last(self) -> NDArray[np.int64]:
@@ -106,7 +116,7 @@ def measure(tested: Outcomes, curve: Sequence[float | None], single: bool = True
     clients = each(tested)
     over_all = {name: mean(values) for name, values in clients.items()}
     known = [value for value in curve if value is not None]
-    over_all["worst_tenth"] = worst_tenth(clients["accuracy_seen"]) if single else None
+    over_all["worst_tenth"] = worst_tenth(clients["accuracy_seen"], tested.sign) if single else None
     over_all["anytime_accuracy"] = fmean(known) if known else None
     return {"all": over_all, "clients": clients if single else {}}
 
@@ -117,14 +127,14 @@ def each(tested: Outcomes) -> dict[str, list[float | None]]:
     begun = (plan.first >= 0) & (plan.first <= tested.until)
     firsts = np.where(plan.first < 0, np.iinfo(np.int64).max, plan.first).min(0)
     before = tested._at(plan.first - 1, begun)
-    forgetting = _over_tasks(tested.learned - end, tested.earlier)
-    forward = _over_tasks(before - tested.initial, begun)
+    forgetting = _over_tasks(tested.sign * (tested.learned - end), tested.earlier)
+    forward = _over_tasks(tested.sign * (before - tested.initial), begun)
     found = {
         "accuracy_seen": _over_tasks(end, begun),
         "accuracy_anyone": _over_tasks(end, firsts <= tested.until),
         "learning_accuracy": _over_tasks(tested.learned, tested.left),
         "forgetting": forgetting,
-        "forgetting_max": _over_tasks(_best(tested) - end, tested.earlier),
+        "forgetting_max": _over_tasks(_best(tested) - tested.sign * end, tested.earlier),
         "backward_transfer": 0.0 - forgetting,
         "forward_transfer": forward,
         "net_transfer": forward - forgetting,
@@ -138,9 +148,9 @@ def mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def worst_tenth(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the lowest tenth of the values there are, at least of one."""
-    known = sorted(value for value in values if value is not None)
+def worst_tenth(values: Sequence[float | None], sign: float = 1.0) -> float | None:
+    """Return the mean of the worst tenth of the values there are, at least of one: the lowest; by sign the highest."""
+    known = sorted((value for value in values if value is not None), key=lambda value: sign * value)
     return fmean(known[: ceil(len(known) / 10)]) if known else None
 
 
@@ -156,22 +166,26 @@ def total_transfer(tested: Outcomes, alone: Table) -> float | None:
         now = tested.after[place]
         just, before = tested.plan.last == round_, (tested.plan.last >= 0) & (tested.plan.last < round_)
         forward, backward = _mean((now - alone)[just]), _mean((now - tested.learned)[before])
-        totals.append((forward or 0.0) + (backward or 0.0))
+        totals.append(tested.sign * ((forward or 0.0) + (backward or 0.0)))
     return fmean(totals) if totals else None
 
 
 def masked(plan: Plan, has: NDArray[np.bool_]) -> Plan:
     """Return a plan without the tasks that clients sit out, as they have no samples of them."""
-    return Plan(np.where(has, plan.first, NEVER), np.where(has, plan.last, NEVER), plan.gone)
+    return Plan(np.where(has, plan.first, NEVER), np.where(has, plan.last, NEVER), plan.gone, plan.breaks)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """Return a plan for a file: rounds from 1, None for never; `gone` from which each client is gone for good."""
+    """Return a plan for a file: rounds from 1, None for never; `gone` from which each client is gone for good.
+
+    `breaks` are absences within a task: client (from 0), first and last round.
+    """
     gone = [plan.total] * len(plan.first) if plan.gone is None else plan.gone.tolist()
     return {
         "first": [[None if r < 0 else r + 1 for r in row] for row in plan.first.tolist()],
         "last": [[None if r < 0 else r + 1 for r in row] for row in plan.last.tolist()],
         "gone": [r + 1 if r < plan.total else None for r in gone],
+        "breaks": [[client, begin + 1, end + 1] for client, begin, end in plan.breaks],
     }
 
 
@@ -181,22 +195,15 @@ def plan_from_dict(raw: Mapping[str, Any]) -> Plan:
         np.array([[NEVER if r is None else r - 1 for r in row] for row in raw[k]]) for k in ("first", "last")
     )
     total = int(last.max()) + 1
-    return Plan(first, last, np.array([total if r is None else r - 1 for r in raw["gone"]]))
-
-
-def _accuracies(counts: Counts, by_task: bool) -> Table:
-    """Return each client's accuracy on each task; NaN without samples."""
-    known, unknown, total = np.moveaxis(counts.numpy().astype(np.float64), -1, 0)
-    right = known if by_task else unknown
-    ratios: Table = np.divide(right, total, out=np.full(total.shape, np.nan), where=total > 0)
-    return ratios
+    breaks = tuple((client, begin - 1, end - 1) for client, begin, end in raw.get("breaks", ()))
+    return Plan(first, last, np.array([total if r is None else r - 1 for r in raw["gone"]]), breaks)
 
 
 def _best(tested: Outcomes) -> Table:
-    """Return the best accuracy that each client had on each task from when it left it to before its last test."""
+    """Return the best score, times the sign, that each client had on a task after leaving it, before its last test."""
     place = np.arange(len(tested.rounds))[:, None, None]
     within = (tested.rounds[:, None, None] >= tested.plan.last) & (place < tested.last[:, None])
-    best: Table = np.where(within & ~np.isnan(tested.after), tested.after, -np.inf).max(0)
+    best: Table = np.where(within & ~np.isnan(tested.after), tested.sign * tested.after, -np.inf).max(0)
     return best
 
 

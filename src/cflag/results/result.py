@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -17,15 +17,16 @@ from cflag import registry
 from cflag.diagnostics import Figure
 from cflag.errors import UserError
 from cflag.files import WHAT_TO_DO, read_json
+from cflag.problems.score import ACCURACY, Score
 from cflag.results.digests import check_digests
 from cflag.results.metrics import read_metrics
 
-SCHEMA = 4
-READABLE = (2, 3, SCHEMA)
+SCHEMA = 5
+READABLE = (2, 3, 4, SCHEMA)
 """The versions of result.json that can be read."""
 
-Matrix = list[list[float]]
-"""a[i][j]: accuracy on task j after learning task i, from 0 to 1."""
+Matrix = Sequence[Sequence[float | None]]
+"""a[i][j]: the score on task j after learning task i; None for none, which no difference counts."""
 Rows = Sequence[Sequence[float | None]]
 """The same with a row for each milestone; None where nobody who is left has held-out samples of the task."""
 
@@ -36,20 +37,31 @@ def average_accuracy(a: Rows) -> float:
     return fmean(known) if known else 0.0
 
 
+def _mean(values: Iterable[float | None]) -> float:
+    """Return the mean of the values there are, 0 for none."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else 0.0
+
+
+def _minus(later: float | None, earlier: float | None) -> float | None:
+    return None if later is None or earlier is None else later - earlier
+
+
 def forgetting(a: Matrix) -> float:
     """Forget, as the paper defines it: the mean over earlier tasks i of a_ii − a_Si; 0 for a single task."""
-    return fmean(a[i][i] - a[-1][i] for i in range(len(a) - 1)) if len(a) > 1 else 0.0
+    return _mean(_minus(a[i][i], a[-1][i]) for i in range(len(a) - 1))
 
 
 def forgetting_max(a: Matrix) -> float:
     """Forgetting from the best accuracy a task ever had before the last (Chaudhry et al., 2018)."""
     last = len(a) - 1
-    return fmean(max(a[k][j] for k in range(j, last)) - a[-1][j] for j in range(last)) if last else 0.0
+    known = [[v for k in range(j, last) if (v := a[k][j]) is not None] for j in range(last)]
+    return _mean(_minus(max(known[j], default=None), a[-1][j]) for j in range(last))
 
 
 def learning_accuracy(a: Matrix) -> float:
     """The mean accuracy on each task right after learning it."""
-    return fmean(a[i][i] for i in range(len(a)))
+    return _mean(a[i][i] for i in range(len(a)))
 
 
 def backward_transfer(a: Matrix) -> float:
@@ -57,14 +69,37 @@ def backward_transfer(a: Matrix) -> float:
     return 0.0 - forgetting(a)
 
 
-def forward_transfer(a: Matrix, initial: list[float]) -> float:
+def forward_transfer(a: Matrix, initial: Sequence[float | None]) -> float:
     """The mean over later tasks of the accuracy just before learning them, above that of the initial model."""
-    return fmean(a[i - 1][i] - initial[i] for i in range(1, len(a))) if len(a) > 1 else 0.0
+    return _mean(_minus(a[i - 1][i], initial[i]) for i in range(1, len(a)))
+
+
+def better_is_higher(a: Matrix, score: Score) -> Matrix:
+    """Return a matrix of which all differences mean what they say: with the sign turned where lower is better."""
+    return a if score.higher else [[None if value is None else -value for value in row] for row in a]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Another score of the same run: its matrix, as the run's scenario reads it."""
+
+    score: Score
+    matrix: Rows
+
+    @property
+    def average(self) -> float | None:
+        """The mean over all tasks after the last; None for none."""
+        known = [value for value in self.matrix[-1] if value is not None]
+        return fmean(known) if known else None
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: its accuracies, what they cost, and what it takes to repeat it."""
+    """A finished run: its scores, what they cost, and what it takes to repeat it.
+
+    What says accuracy holds the run's score, whatever its problem: `score` says which. `average_score`, `score_matrix`,
+    `learning_score` and `score_so_far` are the same numbers by a name that fits all.
+    """
 
     method: str
     seed: int
@@ -90,6 +125,10 @@ class Result:
     plan: dict[str, Any] | None = None
     """Where clients have clocks of their own: everyone's `first` and `last` round of every task, from 1, and from
     which on it is `gone`."""
+    score: Score = ACCURACY
+    """What the numbers in matrices are: accuracies, unless the problem is another."""
+    beside: list[Beside] = field(default_factory=list)
+    """The other scores of the problem."""
 
     @property
     def together(self) -> bool:
@@ -129,13 +168,36 @@ class Result:
         return self.matrices["class" if self.by_task else "task"]
 
     @property
-    def average_accuracy(self) -> float:
-        """Acc: the mean accuracy over all tasks after the last."""
+    def average_score(self) -> float:
+        """The mean score over all tasks after the last: accuracy for classes."""
         return average_accuracy(self.accuracy_matrix)
 
     @property
+    def average_accuracy(self) -> float:
+        """Acc: the mean accuracy over all tasks after the last; `average_score`, whatever the score is."""
+        return self.average_score
+
+    @property
+    def score_matrix(self) -> Any:
+        """The matrix of the run's own scenario, in the problem's score."""
+        return self.accuracy_matrix
+
+    @property
+    def learning_score(self) -> float:
+        """The mean score on each task right after learning it."""
+        return self.learning_accuracy
+
+    @property
+    def score_so_far(self) -> list[float]:
+        """The mean score on the tasks that anyone had begun, after each milestone."""
+        return self.accuracy_so_far
+
+    @property
     def forgetting(self) -> float:
-        """Forget: the paper's mean of a_ii − a_Si; with clocks of their own, from each client's moment of learning."""
+        """Forget: the paper's mean of a_ii − a_Si; with clocks of their own, from each client's moment of learning.
+
+        Where a lower score is better it is the mean of a_Si − a_ii: positive is always worse.
+        """
         return self.summary()["forgetting"]
 
     @property
@@ -154,12 +216,13 @@ class Result:
         if not self.together:
             names = ("forgetting", "forgetting_max", "backward_transfer", "forward_transfer", "learning_accuracy")
             return {"average_accuracy": average_accuracy(a)} | {name: self.measured(name) or 0.0 for name in names}
+        signed, initial = (better_is_higher(m, self.score) for m in (a, [self.initial_accuracy]))
         return {
             "average_accuracy": average_accuracy(a),
-            "forgetting": forgetting(a),
-            "forgetting_max": forgetting_max(a),
-            "backward_transfer": backward_transfer(a),
-            "forward_transfer": forward_transfer(a, self.initial_accuracy),
+            "forgetting": forgetting(signed),
+            "forgetting_max": forgetting_max(signed),
+            "backward_transfer": backward_transfer(signed),
+            "forward_transfer": forward_transfer(signed, initial[0]),
             "learning_accuracy": learning_accuracy(a),
         }
 
@@ -175,7 +238,8 @@ class Result:
         if self.together:
             raw.pop("plan")
         first = {"schema": SCHEMA, "method": raw.pop("method"), "seed": raw.pop("seed")}
-        return {**first, **self.summary(), "accuracy_matrix": self.accuracy_matrix, **raw}
+        named = {"score": raw.pop("score"), "average_score": self.average_score}
+        return {**first, **named, **self.summary(), "accuracy_matrix": self.accuracy_matrix, **raw}
 
     @classmethod
     def load(cls, folder: Path) -> Result:
@@ -201,6 +265,8 @@ class Result:
             milestones=raw["milestones"] if "milestones" in raw else _ends(raw),
             measures=raw.get("measures", {}),
             plan=raw.get("plan"),
+            score=Score.from_dict(raw["score"]) if "score" in raw else ACCURACY,
+            beside=[Beside(Score.from_dict(each["score"]), each["matrix"]) for each in raw.get("beside", [])],
         )
 
 

@@ -15,6 +15,7 @@ from rich.console import Group
 from rich.table import Table
 
 from cflag.files import write_atomically
+from cflag.problems.score import Score, common
 from cflag.results.result import Result, average_accuracy
 
 TERMINAL = 80
@@ -40,19 +41,38 @@ class Column:
         return f"{mean} ± {stdev(values):.{self.digits}f}" if self.spread and len(values) > 1 else mean
 
 
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value
+def _scored(result: Result, value: float | None) -> float | None:
+    """Return a value as its run's score shows it: a share as percent."""
+    return None if value is None else result.score.factor * value
 
 
-COLUMNS = (
-    Column("Acc", "%", lambda r: 100 * r.average_accuracy, 1, spread=True),
-    Column("Forget", "%", lambda r: 100 * r.forgetting, 1, spread=True),
-    Column("worst", "%", lambda r: _percent(r.measured("worst_tenth")), 1),
-    Column("any", "%", lambda r: _percent(r.measured("anytime_accuracy")), 1),
-    # The same run's accuracy with the task not known where the scenario tells it, and known where it does not.
-    Column("other", "%", lambda r: 100 * average_accuracy(r.other_matrix), 1),
-    Column("learn", "%", lambda r: 100 * r.learning_accuracy, 1),
-    Column("rounds", "", lambda r: r.config["rounds"], 0),
+def score_columns(score: Score) -> tuple[Column, ...]:
+    """Return the columns that are in a score."""
+    unit, digits = score.unit, score.digits
+    return (
+        Column(score.label, unit, lambda r: _scored(r, r.average_score), digits, spread=True),
+        Column("Forget", unit, lambda r: _scored(r, r.forgetting), digits, spread=True),
+        Column("worst", unit, lambda r: _scored(r, r.measured("worst_tenth")), digits),
+        Column("any", unit, lambda r: _scored(r, r.measured("anytime_accuracy")), digits),
+        # The same run's score with the task not known where the scenario tells it, and known where it does not.
+        Column("other", unit, lambda r: _scored(r, average_accuracy(r.other_matrix)), digits),
+        Column("learn", unit, lambda r: _scored(r, r.learning_score), digits),
+    )
+
+
+def _beside(score: Score) -> Column:
+    """Return the column of another score of the same runs."""
+
+    def of(result: Result) -> float | None:
+        averages = [each.average for each in result.beside if each.score == score]
+        return None if not averages or averages[0] is None else score.factor * averages[0]
+
+    return Column(score.label, score.unit, of, score.digits)
+
+
+COSTS = (
+    # Of each task; with clocks of their own clients may have a task for longer or shorter, so then of the whole run.
+    Column("rounds", "", lambda r: r.config["rounds"] if r.together else r.milestones[-1], 0),
     Column("grad.", "k", lambda r: r.costs["gradients_current"] / 1e3, 0),
     Column("mem.", "k", lambda r: r.costs["gradients_memory"] / 1e3, 0),
     Column("up", "MB", lambda r: r.costs["bytes_up"] / 1e6, 0),
@@ -66,8 +86,11 @@ EPSILON = Column("ε", "", lambda r: r.costs.get("epsilon", inf), 2)
 
 
 def columns(results: Sequence[Result]) -> tuple[Column, ...]:
-    """Return the columns of a table of these runs: with ε where any of them is private."""
-    return (*COLUMNS, EPSILON) if any("epsilon" in result.costs for result in results) else COLUMNS
+    """Return the columns of a table of these runs: with ε where any of them is private, with all scores they have."""
+    own = score_columns(common([result.score for result in results]))
+    others = tuple(_beside(score) for score in dict.fromkeys(each.score for r in results for each in r.beside))
+    private = (EPSILON,) if any("epsilon" in result.costs for result in results) else ()
+    return (*own, *others, *COSTS, *private)
 
 
 def rows(results: Sequence[Result], beside: Sequence[Result] = ()) -> list[list[str]]:

@@ -14,6 +14,8 @@ from cflag.data.source import Split
 from cflag.rng import stream
 
 Indices = NDArray[np.int64]
+OWN = "own"
+"""The partition by folders, which one machine may have all of: DATA/client-0, DATA/client-1, ..."""
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cflag.data.options import BenchmarkOptions
 from cflag.data.partitions.base import Deal, Dealt, Half, Indices, alike
+from cflag.data.partitions.rounding import Shares, dealt_by, rounded
 from cflag.errors import UserError
 from cflag.registry import register
 from cflag.rng import stream
 
 ATTEMPTS = 1000
-
-Shares = NDArray[np.float64]
 
 
 @alike
@@ -34,15 +32,9 @@ def dirichlet(deal: Deal) -> Dealt:
 
 
 def _by_shares(half: Half, classes: Sequence[int], shares: Shares, rng: np.random.Generator) -> list[Indices]:
-    """Of the k-th of `classes`, client c gets the fraction shares[k, c]."""
-    dealt: list[list[Indices]] = [[] for _ in range(shares.shape[1])]
+    """Of the k-th of `classes`, client c gets the fraction shares[k, c], in whole samples."""
     labels = half.labels
-    for row, label in enumerate(classes):
-        mine = rng.permutation(half.indices[labels == label])
-        cuts = np.rint(np.cumsum(shares[row])[:-1] * len(mine)).astype(int)
-        for client, part in enumerate(np.split(mine, cuts)):
-            dealt[client].append(part)
-    return [np.sort(np.concatenate(parts)) for parts in dealt]
+    return dealt_by([rng.permutation(half.indices[labels == label]) for label in classes], shares)
 
 
 def draw_shares(sizes: Sequence[int], options: BenchmarkOptions, task: int) -> Shares:
@@ -55,11 +47,10 @@ def draw_shares(sizes: Sequence[int], options: BenchmarkOptions, task: int) -> S
         )
     for attempt in range(ATTEMPTS):
         rng = stream(options.seed, "dirichlet", task, attempt)
-        # Should a tiny ζ underflow to NaN, every comparison is false and the draw counts as failed.
         shares = rng.dirichlet(np.full(clients, options.zeta), size=len(counts))
-        cuts = np.rint(np.cumsum(shares, axis=1)[:, :-1] * counts[:, None])
-        edges = np.hstack([np.zeros((len(counts), 1)), cuts, counts[:, None]])
-        if np.all(np.diff(edges, axis=1).sum(axis=0) >= minimum):
+        if np.isnan(shares).any():  # a tiny ζ underflows
+            continue
+        if np.all(rounded(counts, shares).sum(axis=0) >= minimum):
             return shares
     raise UserError(
         f"no Dirichlet(zeta = {options.zeta:g}) draw of {ATTEMPTS} gave each of the {clients} clients "

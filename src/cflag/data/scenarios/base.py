@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cflag.data.options import BenchmarkOptions
 from cflag.data.source import Source
+from cflag.errors import UserError
 
 
 def _unchanged(x: Tensor) -> Tensor:
@@ -32,6 +33,14 @@ class TaskSequence:
     tasks: tuple[Task, ...]
     by_task: bool
     """Whether a sample's task is known when it is answered, so that the task's own outputs alone compete."""
+
+
+def check_known(source: Source, options: BenchmarkOptions) -> None:
+    """Refuse more tasks than the source's samples are of; those of tasks beyond `tasks` are left out."""
+    assert source.train.task is not None
+    known = int(source.train.task.max()) + 1
+    if options.tasks > known:
+        raise UserError(f"tasks = {options.tasks} is more than the {known} that {source.name} has")
 
 
 Scenario = Callable[[Source, BenchmarkOptions], TaskSequence]

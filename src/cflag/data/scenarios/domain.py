@@ -5,7 +5,7 @@ from __future__ import annotations
 from cflag import registry
 from cflag.data.options import BenchmarkOptions
 from cflag.data.partitions.base import has_own_data
-from cflag.data.scenarios.base import Task, TaskSequence
+from cflag.data.scenarios.base import Task, TaskSequence, check_known
 from cflag.data.source import Source
 from cflag.errors import UserError
 from cflag.registry import register
@@ -19,8 +19,7 @@ def domain(source: Source, options: BenchmarkOptions) -> TaskSequence:
             "scenario 'domain' wants a source that says which task a sample is of, such as 'sea'; "
             f"{source.name} does not"
         )
-    known = int(source.train.task.max()) + 1
-    if options.tasks > known and not has_own_data(registry.get("partition", options.partition)):
-        raise UserError(f"tasks = {options.tasks} is more than the {known} that {source.name} has")
+    if not has_own_data(registry.get("partition", options.partition)):
+        check_known(source, options)
     everything = Task(tuple(range(source.classes)), marked=True)
     return TaskSequence((everything,) * options.tasks, by_task=False)

@@ -19,6 +19,9 @@ from cflag.errors import UserError
 NEVER = -1
 """The first and last round of a task that a client never gets, and the task of a client that is in none."""
 
+Rounds = NDArray[np.int64]
+"""A round for each client and task, or for each client."""
+
 Classes = tuple[tuple[int, ...], ...]
 """The classes of each task."""
 
@@ -38,18 +41,21 @@ class Frame:
 class Plan:
     """Every client's first and last round of every task, (clients, tasks); NEVER for a task that it does not get.
 
-    A client has a task once, without a break, and one at a time. Between two of them it may be absent.
+    A client has a task once, and one at a time. Between two of them, and in `breaks` within one, it is absent.
     """
 
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
-    gone: NDArray[np.int64] | None = None
+    first: Rounds
+    last: Rounds
+    gone: Rounds | None = None
     """The round from which on each client is gone for good; None: nobody goes."""
+    breaks: tuple[tuple[int, int, int], ...] = ()
+    """A client, and the first and last round of an absence within a task."""
 
     @classmethod
-    def of(cls, first: NDArray[np.int64], last: NDArray[np.int64], gone: NDArray[np.int64] | None = None) -> Plan:
+    def of(cls, first: Rounds, last: Rounds, gone: Rounds | None = None,
+           breaks: tuple[tuple[int, int, int], ...] = ()) -> Plan:  # fmt: skip
         """Return a plan, after a look at whether every client has one task at a time."""
-        plan = cls(first, last, gone)
+        plan = cls(first, last, gone, breaks)
         plan.check()
         return plan
 
@@ -75,20 +81,27 @@ class Plan:
         """The rounds after which some client leaves a task."""
         return frozenset(int(r) for r in np.unique(self.last) if r >= 0)
 
-    def fewest(self) -> int:
+    def fewest(self, cohort: int) -> int:
         """Return how many clients are asked something together at least: in a round, or as they begin or leave a task.
 
-        Those of a round who have left a task before may be asked apart from those who have not.
+        Those of a round who have left a task before may be asked apart from those who have not. Where a cohort is
+        drawn, it may have as many of the others as there are.
         """
         groups = []
         for done in range(self.total):
             here, left = self.now(done) >= 0, ((self.last >= 0) & (self.last < done)).any(1)
-            groups += [here, here & left, (self.first == done).any(1), (self.last == done).any(1)]
-        return min(int(group.sum()) for group in groups if group.any())
+            drawn, new = min(cohort, int(here.sum())), int((here & ~left).sum())
+            with_past = [max(1, drawn - new)] if (here & left).any() else []
+            changing = [int((rounds == done).any(1).sum()) for rounds in (self.first, self.last)]
+            groups += [drawn, *with_past, *changing]
+        return min(count for count in groups if count)
 
     def now(self, done: int) -> NDArray[np.int64]:
         """Return the task that each client is in after so many finished rounds; NEVER where it is absent."""
         here = (self.first <= done) & (done <= self.last) & (self.first >= 0)
+        for client, begin, end in self.breaks:
+            if begin <= done <= end:
+                here[client] = False
         return np.where(here.any(1), here.argmax(1), NEVER)
 
     def latest(self, done: int, has: NDArray[np.bool_] | bool = True) -> NDArray[np.int64]:
@@ -116,6 +129,10 @@ class Plan:
         return tuple(int(t) for t in np.flatnonzero((self.last[client] >= 0) & (self.last[client] < done)))
 
 
+_LAST: dict[tuple[type[Any], str, Frame], Plan] = {}
+"""The plan that was made last: for 100,000 clients it takes seconds, and a run asks for it in several places."""
+
+
 class Schedule(ABC):
     """Who is in which task when. A kind is a file beside this one; most only say `plan`."""
 
@@ -132,7 +149,12 @@ class Schedule(ABC):
     @cached_property
     def plan(self) -> Plan:
         """Every client's clock."""
-        return self.planned()
+        key = (type(self), repr(self.settings), self.frame)
+        if key not in _LAST:
+            plan = self.planned()
+            _LAST.clear()
+            _LAST[key] = plan
+        return _LAST[key]
 
     @abstractmethod
     def planned(self) -> Plan:
@@ -171,15 +193,22 @@ class Schedule(ABC):
         """Return how many of its samples of a task a client has in a round."""
         return len(self.portion(size, done - int(self.plan.first[client, task])))
 
-    def sizes(self, done: int, size: Callable[[int, int], int]) -> dict[int, int]:
-        """Return how many samples each client that is in a task has in this round, where it has some.
+    def portions(self, done: int, sizes: NDArray[np.int64]) -> tuple[Rounds, NDArray[np.int64]]:
+        """Return the clients that are in a task, and how many samples each has in this round.
 
-        `size` says how many a client has of a task in all; 0 for one that nobody knows.
+        `sizes` are how many each client has of each task in all; 0 for one that nobody knows.
         """
         now = self.plan.now(done)
-        here = [(client, task) for client, task in enumerate(now.tolist()) if task != NEVER]
-        found = {client: self.size(client, task, size(client, task), done) for client, task in here}
-        return {client: count for client, count in found.items() if count}
+        here = np.flatnonzero(now != NEVER)
+        ages = done - self.plan.first[here, now[here]]
+        pairs, which = np.unique(np.stack([sizes[here, now[here]], ages]), axis=1, return_inverse=True)
+        counts = np.array([len(self.portion(size, age)) for size, age in pairs.T.tolist()], np.int64)
+        return here, counts[which.reshape(-1)]
+
+    def sizes(self, done: int, sizes: NDArray[np.int64]) -> dict[int, int]:
+        """Return how many samples each client that is in a task has in this round, where it has some."""
+        here, counts = self.portions(done, sizes)
+        return dict(zip(here[counts > 0].tolist(), counts[counts > 0].tolist(), strict=True))
 
     def ends(self, client: int) -> NDArray[np.int64]:
         """Return after how many rounds of the run a client leaves each task; 0 for one that it does not get."""

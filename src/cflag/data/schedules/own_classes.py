@@ -10,7 +10,8 @@ import numpy as np
 
 from cflag.data.options import ScheduleOptions
 from cflag.data.partitions.base import Dealt, Indices
-from cflag.data.schedules.base import Classes
+from cflag.data.partitions.rounding import dealt_by
+from cflag.data.schedules.base import Classes, Frame
 from cflag.data.schedules.together import Together
 from cflag.errors import UserError
 from cflag.registry import register
@@ -41,9 +42,15 @@ class OwnClasses(Together):
     deals = True
     settings: OwnClassesOptions
 
+    def __init__(self, settings: OwnClassesOptions, frame: Frame) -> None:
+        super().__init__(settings, frame)
+        self._drawn: dict[Classes, list[Classes]] = {}
+
     def drawn(self, pools: Classes) -> list[Classes]:
         """Return each client's classes of each task; of those of other tasks, the ones it had least come first."""
-        return [self._of_client(client, pools) for client in range(self.frame.clients)]
+        if pools not in self._drawn:
+            self._drawn[pools] = [self._of_client(client, pools) for client in range(self.frame.clients)]
+        return self._drawn[pools]
 
     def _of_client(self, client: int, pools: Classes) -> Classes:
         every, mine, had = sorted({c for pool in pools for c in pool}), [], dict.fromkeys(sum(pools, ()), 0)
@@ -72,17 +79,16 @@ class OwnClasses(Together):
     def deal(self, usual: Callable[[int], Dealt], labels: tuple[Indices, Indices], pools: Classes) -> list[Dealt]:
         """Share every class out among those who hold it, in train and test alike, by Dirichlet(ζ)."""
         drawn, frame = self.drawn(pools), self.frame
-        parts = [[[[np.zeros(0, np.int64)] for _ in range(frame.clients)] for _ in pools] for _ in labels]
-        for label in sorted({c for pool in pools for c in pool}):
-            holders = [(c, t) for c, mine in enumerate(drawn) for t, some in enumerate(mine) if label in some]
-            if not holders:
-                continue
-            rng = stream(frame.seed, "own classes deal", label)
-            cuts = np.cumsum(rng.dirichlet(np.full(len(holders), frame.zeta)))[:-1]
-            for half, of in enumerate(labels):
-                mine = rng.permutation(np.flatnonzero(of == label))
-                pieces = np.split(mine, np.rint(cuts * len(mine)).astype(int))
-                for (client, task), piece in zip(holders, pieces, strict=True):
-                    parts[half][task][client].append(piece)
-        halves = [[[np.sort(np.concatenate(p)) for p in clients] for clients in half] for half in parts]
-        return list(zip(*halves, strict=True))
+        places = [(client, task) for client in range(frame.clients) for task in range(len(pools))]
+        every = sorted({label for mine in drawn for some in mine for label in some})
+        rngs = [stream(frame.seed, "own classes deal", label) for label in every]
+        shares = np.zeros((len(every), len(places)))
+        for row, label in enumerate(every):
+            holders = [place for place, (client, task) in enumerate(places) if label in drawn[client][task]]
+            shares[row, holders] = rngs[row].dirichlet(np.full(len(holders), frame.zeta))
+        halves = []
+        for of in labels:
+            of_class = [rng.permutation(np.flatnonzero(of == label)) for rng, label in zip(rngs, every, strict=True)]
+            halves.append(dealt_by(of_class, shares))
+        train, test = halves
+        return [(train[task :: len(pools)], test[task :: len(pools)]) for task in range(len(pools))]

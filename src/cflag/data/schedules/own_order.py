@@ -47,8 +47,10 @@ class OwnOrder(Schedule):
 
     def _switches(self, client: int) -> tuple[list[int], list[int]]:
         """Return the first and last rounds of a client's first, second, ... task; each has one round at least."""
-        frame, rng = self.frame, stream(self.frame.seed, "own switches", client)
-        early = [round(shift * frame.rounds) for shift in rng.uniform(-1, 1, frame.tasks) * self.settings.jitter]
+        frame, early = self.frame, [0] * self.frame.tasks
+        if self.settings.jitter:
+            shifts = stream(frame.seed, "own switches", client).uniform(-1, 1, frame.tasks) * self.settings.jitter
+            early = [round(shift * frame.rounds) for shift in shifts]
         begins = [0]
         for position in range(1, frame.tasks):
             begins.append(max(begins[-1] + 1, position * frame.rounds + early[position]))

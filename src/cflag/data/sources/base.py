@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from cflag.data.options import DataOptions
 from cflag.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,6 +35,17 @@ class Remote:
     urls: tuple[str, ...]
     md5: str | None
     folder: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a source of your own is read."""
+
+    options: DataOptions = field(default_factory=DataOptions)
+    partial: bool = False
+    """Whether this is one client's part alone, so that nothing may be concluded from it about everybody's."""
+    confined: bool = False
+    """Whether nothing outside of the data folder may be read, since a server elsewhere names the place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +116,14 @@ def make_source(name: str, train: Arrays, test: Arrays, classes: int, mean: Numb
     """Turn arrays into a source; `mean` and `std` are those of the train half, images on the scale 0..1."""
     from cflag.data.source import Source
 
-    return Source(name, _split(train), _split(test), classes, mean, std)
+    return Source(name, _split(train, f"{name}: train"), _split(test, f"{name}: test"), classes, mean, std)
 
 
-def _split(arrays: Arrays) -> Split:
+def _split(arrays: Arrays, where: str) -> Split:
     import torch
 
-    from cflag.data.source import Split
+    from cflag.data.source import Split, whole
 
-    y, subject, task = (None if a is None else torch.from_numpy(a.astype(np.int64)) for a in arrays[1:])
-    assert y is not None
+    y = whole(torch.from_numpy(np.ascontiguousarray(arrays.y)), f"{where} labels")
+    subject, task = (None if a is None else torch.from_numpy(a.astype(np.int64)) for a in arrays[2:])
     return Split(torch.from_numpy(np.ascontiguousarray(arrays.x)), y, subject, task=task)

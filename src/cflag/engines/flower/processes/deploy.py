@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cflag.config import Config
+from cflag.data.load import home_of
 from cflag.engines.flower.environment import KEYS, SIMULATION
 from cflag.engines.flower.private import private_socket
 from cflag.engines.flower.processes.fleet import (
@@ -66,6 +67,7 @@ def deploy(folder: RunFolder, options: FleetOptions, display: Display) -> Result
     """Run a whole fleet on this machine, with TLS and node authentication, and stop it afterwards."""
     home = folder.path / "deployment"
     config = folder.config()
+    data = options.data or config.data_dir or home_of(config.source)
     keys = home / "keys"
     if (home / "superlink.log").is_file() and not keys.is_dir():
         raise UserError(
@@ -82,7 +84,7 @@ def deploy(folder: RunFolder, options: FleetOptions, display: Display) -> Result
             command = [*flower_process("client"), "--superlink", f"{LOOPBACK}:{link.port}"]
             command += ["--ca", str(keys / "ca.crt"), "--key", str(keys / "clients" / f"client-{number}.key")]
             command += ["--number", str(number), "--state", str(state), "--poll", str(options.poll)]
-            command += ["--data", _own_data(options.data, number)] if options.data else []
+            command += ["--data", _own_data(data, number)] if data else []
             command += [word for plugin in config.plugins for word in ("--plugin", plugin)]
             fleet.nodes.append(Process(f"client {number}", command, state / "client.log", {}))
         return _carry(folder, fleet, display, stopped)

@@ -13,6 +13,7 @@ from cflag.conversation import Answer, Cost, Reply, RoundContext, shapes
 from cflag.engines.engine import check_finite
 from cflag.engines.flower.messages import GarbageError, Parcel, Question
 from cflag.errors import DivergedError, one_line
+from cflag.problems.base import Problem
 from cflag.server import Server
 
 FAULTS = (GarbageError, KeyError, TypeError, ValueError, OverflowError, RuntimeError)
@@ -108,13 +109,15 @@ def read_reply(
     return Reply({**answer, **numbers}, head["samples"], Cost(current, memory), logs, uses)
 
 
-def checked_counts(counts: Any, sizes: Sequence[int]) -> Tensor:
-    """Refuse counts of right answers that are impossible."""
-    rows = torch.tensor(counts, dtype=torch.long)
-    if rows.shape != (len(sizes), 3) or rows[:, 2].tolist() != list(sizes):
+def checked_counts(counts: Any, sizes: Sequence[int], problem: Problem, outputs: int) -> Tensor:
+    """Refuse sums over held-out samples that are impossible."""
+    rows = torch.tensor(counts, dtype=torch.long if problem.whole else torch.float64)
+    width = problem.width(outputs)
+    if rows.shape != (len(sizes), 2 * width + 1) or rows[:, -1].tolist() != list(sizes):
         raise GarbageError(f"its test counts are not of {list(sizes)} samples")
-    if bool((rows[:, :2] < 0).any()) or bool((rows[:, :2] > rows[:, 2:]).any()):
-        raise GarbageError("its test counts are not between none and all")
+    sums, samples = rows[:, :-1].double().numpy(), rows[:, -1].double().numpy()
+    if not (problem.possible(sums[:, :width], samples) and problem.possible(sums[:, width:], samples)):
+        raise GarbageError("its test counts are not between none and all, or otherwise impossible")
     return rows
 
 

@@ -30,6 +30,7 @@ from cflag.engines.flower.server.post import Post
 from cflag.engines.flower.server.register import Register
 from cflag.engines.flower.server.roll import Roll
 from cflag.engines.host import GlobalModel
+from cflag.problems.base import find
 from cflag.server import Server
 
 
@@ -50,27 +51,34 @@ class FlowerEngine(Engine):
         )
         self.checks = AnswerChecks(self.size_in)
         self.clock = Clock()
+        self.problem = find(config.problem)
+        self.spec: Spec
+        """Of the benchmark that clients agree on."""
         self._around = False
 
     def gather(self, done: int) -> Spec:
         """Wait for the clients that have begun after so many rounds; return the spec of their benchmark."""
-        return self.roll.gather(done)
+        self.spec = self.roll.gather(done)
+        return self.spec
 
     def away(self) -> frozenset[int]:
         """Return the clients that cannot be asked at present."""
         self.roll.look()
         return frozenset(self.everyone) - self.roll.present
 
-    def size(self, number: int, task: int) -> int:
-        """Return how many samples a client says it has of a task; 0 for one that never was here."""
-        return self.roll.size(number, task)
+    def all_sizes(self) -> NDArray[np.int64]:
+        """Return how many samples clients say they have of tasks; 0 for one that never was here."""
+        sizes = np.zeros((len(self.everyone), self.schedule.frame.tasks), np.int64)
+        for number, member in self.roll.members.items():
+            sizes[number] = member.sizes
+        return sizes
 
     def size_in(self, number: int, context: RoundContext) -> int:
         """Return how many samples a client, by what it says of its tasks, has in a round."""
         done = context.task * self.config.rounds + context.round
         has = np.array(self.roll.sizes[number]) > 0
         task = context.task if context.own is None else self.schedule.plan.task(number, done, has)
-        return self.schedule.size(number, task, self.size(number, task), done)
+        return self.schedule.size(number, task, self.roll.size(number, task), done)
 
     def has(self) -> NDArray[np.bool_]:
         """Return which clients have samples of which tasks; of those who never were here nobody knows better."""
@@ -141,7 +149,7 @@ class FlowerEngine(Engine):
             for number, (head, _) in heard.items():
                 try:
                     sizes = [self.roll.members[number].test_sizes[t] for t in tasks]
-                    counts[number] = checked_counts(head["counts"], sizes)
+                    counts[number] = checked_counts(head["counts"], sizes, self.problem, self.spec.classes)
                 except FAULTS as error:
                     why[number] = f"refused: {error}"
             self.attendance.note(why)

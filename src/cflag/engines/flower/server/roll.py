@@ -236,7 +236,9 @@ class Roll:
             raise GarbageError(f"it says it is client {number}; there are clients 0 to {self.config.clients - 1}")
         if len(spec["tasks"]) != self.config.tasks or spec["clients"] != self.config.clients:
             raise GarbageError("its benchmark has another number of tasks or clients")
-        if len(json.dumps(spec)) > 2**20 or any(not 0 < int(n) < 2**20 for n in [*spec["shape"], spec["classes"]]):
+        if len(json.dumps(spec)) > 2**20 or any(
+            not 0 < int(n) < 2**20 for n in [*spec["shape"], *spec.get("label", ()), spec["classes"]]
+        ):
             raise GarbageError("its samples have no possible shape")
         Spec.from_dict(spec).blank()
         sizes, tests = (_counts(head[name], self.config.tasks) for name in ("sizes", "test_sizes"))

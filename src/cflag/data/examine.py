@@ -1,0 +1,155 @@
+"""What is in data of your own, in about ten lines, and what is odd about it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cflag.data.load import find_reader
+from cflag.data.source import Source
+from cflag.data.sources.base import Reading
+from cflag.data.sources.own import Array, OwnReader, Rows, as_numbers, as_source, in_order, words
+from cflag.errors import DataError
+
+FEW = 10
+"""A class with fewer samples than this is odd."""
+SHOWN = 5
+ROOM = 60
+"""What there is of a line of 80 columns for names."""
+
+
+def source_name(what: str) -> str:
+    """Return the source that a path is: `pictures:`, `npz:` or `table:`, or the `folder` that deployments have."""
+    path = Path(what).expanduser()
+    if what.partition(":")[0] in ("pictures", "npz", "table", "folder"):
+        return what
+    if path.suffix in (".npz", ".csv", ".parquet"):
+        return f"{'npz' if path.suffix == '.npz' else 'table'}:{what}"
+    return "folder" if (path / "source.toml").is_file() else f"pictures:{what}"
+
+
+def examine(what: str, root: Path, reading: Reading) -> Iterator[str]:
+    """Yield lines about a folder of pictures, an .npz or a table; `root` is the folder that relative places are in."""
+    name = source_name(what)
+    if name == "folder":
+        source = find_reader(name).read(root / Path(what).expanduser())
+        yield from _lines(_rows(source), source, name)
+        return
+    reader = find_reader(name, reading)
+    assert isinstance(reader, OwnReader)
+    reader.check(root)
+    rows, refused = reader.rows(root), ""
+    source_or_none: Source | None = None
+    try:
+        clean = replace(rows, x=torch.nan_to_num(rows.x)) if rows.x.is_floating_point() else rows
+        source_or_none = as_source(reader.path(root).stem, clean, reading)
+    except DataError as error:
+        refused = str(error)
+    yield from _lines(rows, source_or_none, name)
+    if refused:
+        yield f"cannot be used: {refused}"
+
+
+def _rows(source: Source) -> Rows:
+    """Return a source's samples as rows."""
+
+    halves, test = (source.train, source.test), np.repeat([0, 1], [len(source.train), len(source.test)])
+    parts = {key: _cat([getattr(half, key) for half in halves]) for key in ("subject", "task", "y")}
+    assert parts["y"] is not None
+    return Rows(torch.cat([half.x for half in halves]), parts["y"], parts["subject"], parts["task"], test)
+
+
+def _cat(parts: Sequence[Tensor | None]) -> Array | None:
+    there = [part for part in parts if part is not None]
+    return torch.cat(there).numpy() if len(there) == len(parts) else None
+
+
+def _lines(rows: Rows, source: Source | None, name: str) -> Iterator[str]:
+    yield f"source     {name}"
+    halves = f": {len(source.train)} to train, {len(source.test)} to test" if source else ""
+    said = "" if rows.test is not None or source is None else " (held out by us)"
+    yield f"samples    {len(rows)}{halves}{said}"
+    shape = "x".join(map(str, rows.x.shape[1:]))
+    kind = "bytes: pictures" if rows.x.dtype == torch.uint8 else "numbers"
+    yield f"shape      {shape}, {kind}, {_range(rows.x)}"
+    yield f"classes    {_counted(rows.label)}"
+    yield f"users      {'not known' if rows.user is None else _counted(rows.user)}"
+    yield f"tasks      {'not known' if rows.task is None else _counted(rows.task)}"
+    if source is not None:
+        yield f"scale      mean {_short(source.mean)}, std {_short(source.std)}"
+    odd = [*_odd_samples(rows), *(_odd_labels(rows, source))]
+    yield f"odd        {odd[0] if odd else 'nothing'}"
+    for line in odd[1:]:
+        yield f"           {line}"
+
+
+def _range(x: Tensor) -> str:
+    if not x.numel():
+        return "no values"
+    finite = x[torch.isfinite(x)] if x.is_floating_point() else x
+    return f"values {float(finite.min()):g} to {float(finite.max()):g}" if finite.numel() else "no finite values"
+
+
+def _counted(found: Array) -> str:
+    """Return how many there are, with their names and sizes, cut where there are many."""
+    text = words(found)
+    counts, order = Counter(text.tolist()), in_order(text) if len(text) else []
+    line, shown = f"{len(order)}: ", [f"{word} ({counts[word]})" for word in order]
+    while shown and len(line) + len(shown[0]) < ROOM:
+        line += shown.pop(0) + (", " if shown else "")
+    return line + ("..." if shown else "")
+
+
+def _short(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.3g}" for value in values[:SHOWN]) + (", ..." if len(values) > SHOWN else "")
+
+
+def _odd_samples(rows: Rows) -> Iterator[str]:
+    """Yield what is odd about `x`."""
+    if rows.unreadable:
+        yield f"{len(rows.unreadable)} pictures cannot be read, the first is {rows.unreadable[0]}"
+    if not len(rows):
+        return
+    flat = rows.x.reshape(len(rows), -1)
+    if rows.x.is_floating_point():
+        wrong = ~torch.isfinite(flat).all(1)
+        if wrong.any():
+            yield f"{int(wrong.sum())} samples hold values that are not finite, the first is {int(wrong.nonzero()[0])}"
+        constant = int((flat == flat[0]).all(0).sum())
+        if constant:
+            yield f"{constant} of {flat.shape[1]} features are the same in all samples"
+    digests = [hashlib.sha256(row.numpy().tobytes()).digest() for row in flat]
+    twice = len(digests) - len(set(digests))
+    if twice:
+        yield f"{twice} samples are there more than once"
+
+
+def _odd_labels(rows: Rows, source: Source | None) -> Iterator[str]:
+    """Yield what is odd about classes and tasks."""
+    text = words(rows.label)
+    numbers = as_numbers(text)
+    if len(text) and numbers is not None and (numbers != np.round(numbers)).any():
+        yield f"labels are measured, not counted, such as {text[int(np.argmax(numbers != np.round(numbers)))]}"
+    counts = Counter(dict.fromkeys(rows.class_names, 0))
+    counts.update(text.tolist())
+    few = [name for name, count in counts.items() if count < FEW]
+    if few:
+        yield f"{len(few)} classes have fewer than {FEW} samples: {', '.join(sorted(few)[:SHOWN])}"
+    if source is None:
+        return
+    names = source.class_names or tuple(map(str, range(source.classes)))
+    for half, other, what in ((source.test, source.train, "tests"), (source.train, source.test, "training")):
+        lacking = sorted(set(other.y.tolist()) - set(half.y.tolist()))
+        if lacking:
+            yield f"{len(lacking)} classes have no sample for {what}: {', '.join(names[c] for c in lacking[:SHOWN])}"
+    if source.train.subject is not None and source.test.subject is not None:
+        untested = set(source.train.subject.tolist()) - set(source.test.subject.tolist())
+        if untested:
+            yield f"{len(untested)} users have no sample for tests"

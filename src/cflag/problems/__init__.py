@@ -1,0 +1,1 @@
+"""Problems: what labels are, what the loss is, and how well answers do."""

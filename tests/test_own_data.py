@@ -1,0 +1,470 @@
+"""Data of one's own: tensors, data sets, pictures, arrays, tables; numbers are counted by hand."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cflag.build import build_benchmark
+from cflag.config import load_config, resolve
+from cflag.data.benchmark import Benchmark
+from cflag.data.examine import examine
+from cflag.data.load import load_source
+from cflag.data.options import BenchmarkOptions, DataOptions
+from cflag.data.source import Source
+from cflag.data.sources.base import Reading
+from cflag.errors import DataError, UserError
+
+X = torch.arange(12.0).reshape(6, 2)
+Y = torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def reading(partial: bool = False, confined: bool = False, **options: Any) -> Reading:
+    return Reading(DataOptions(**options), partial, confined)
+
+
+def write_table(path: Path, head: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([head, *rows])
+    return path
+
+
+# Tensors --------------------------------------------------------------------------------------------------------------
+
+
+def test_labels_that_are_whole_are_taken_and_others_refused() -> None:
+    assert Source.from_tensors((X, Y.float()), (X, Y)).train.y.tolist() == Y.tolist()
+    with pytest.raises(DataError, match=r"test labels: 1\.5 at place 4 is not a whole number"):
+        Source.from_tensors((X, Y), (X, torch.tensor([0, 1, 2, 0, 1.5, 2])))
+    with pytest.raises(DataError, match="train labels: nan at place 0"):
+        Source.from_tensors((X, torch.full((6,), torch.nan)), (X, Y))
+
+
+def test_a_class_that_is_skipped_is_refused_unless_it_has_a_name() -> None:
+    skipping = torch.where(Y == 1, 3, Y)
+    with pytest.raises(DataError, match=r"no sample has label 1, though some have 3.*class_names"):
+        Source.from_tensors((X, skipping), (X, skipping))
+    named = Source.from_tensors((X, skipping), (X, skipping), class_names=["a", "b", "c", "d"])
+    assert (named.classes, named.class_names) == (4, ("a", "b", "c", "d"))
+    Source.from_tensors((X, skipping), (X, torch.where(Y == 0, 1, skipping)))  # both halves together have all
+
+
+def test_subjects_make_the_partition_by_subject_work() -> None:
+    people = torch.tensor([7, 7, 7, 9, 9, 9])
+    source = Source.from_tensors((X, Y), (X, Y), subjects=(people, people))
+    dealt = Benchmark(source, BenchmarkOptions(partition="subject", clients=2, tasks=1))
+    assert [dealt.train(c, 0).x.flatten().tolist() for c in range(2)] == [list(range(6)), list(range(6, 12))]
+    with pytest.raises(DataError, match="train subjects have shape"):
+        Source.from_tensors((X, Y), (X, Y), subjects=(people[:5], people))
+
+
+# Data sets ------------------------------------------------------------------------------------------------------------
+
+
+class Pairs(torch.utils.data.Dataset[Any]):
+    def __init__(self, form: str = "tuple") -> None:
+        self.form, self.reads = form, 0
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        self.reads += 1
+        if self.form == "dict":  # as Hugging Face's
+            picture = Image.fromarray(np.full((3, 4, 3), 10 * index, np.uint8))
+            return {"image": picture, "label": int(Y[index]), "user": index // 3}
+        return X[index].numpy().astype(np.float64), int(Y[index])
+
+
+def test_a_torch_dataset_is_read_once() -> None:
+    train, test = Pairs(), Pairs()
+    source = Source.from_datasets(train, test)
+    assert torch.equal(source.train.x, X)
+    assert source.train.x.dtype == torch.float32
+    assert source.test.y.tolist() == Y.tolist()
+    assert train.reads <= 7  # and the first once more, for its shape
+
+
+def test_a_dataset_of_dicts_has_its_pictures_names_and_people() -> None:
+    train = Pairs("dict")
+    label = type("ClassLabel", (), {"names": ["x", "y", "z"]})()
+    train.features = {"image": None, "label": label}  # type: ignore[attr-defined]
+    source = Source.from_datasets(train, Pairs("dict"))
+    assert (source.shape, source.train.x.dtype) == ((3, 3, 4), torch.uint8)
+    assert source.train.x[2].unique().tolist() == [20]
+    assert source.class_names == ("x", "y", "z")
+    assert source.train.subject is not None
+    assert source.train.subject.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_samples_that_do_not_fit_are_mapped_from_a_file_that_is_written_once(tmp_path: Path) -> None:
+    kept = Source.from_datasets(Pairs(), Pairs(), folder=tmp_path, memory_bytes=10)
+    assert torch.equal(kept.train.x, X)
+    files = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "samples").iterdir()}
+    sizes = sorted(file.stat().st_size for file in (tmp_path / "samples").iterdir())
+    assert sizes == [6 * 8, 6 * 2 * 4]  # float64 labels; float32 samples; both halves are alike, so one file for both
+    again = Source.from_datasets(Pairs(), Pairs(), folder=tmp_path, memory_bytes=10)
+    assert torch.equal(again.train.x, X)
+    assert again.train.y.tolist() == Y.tolist()
+    assert {file.name: file.stat().st_mtime_ns for file in (tmp_path / "samples").iterdir()} == files
+
+
+def test_what_is_no_dataset_is_refused() -> None:
+    with pytest.raises(DataError, match="has no len"):
+        Source.from_datasets(iter([(1, 2)]), Pairs())
+    with pytest.raises(DataError, match="say what x and y are with read="):
+        Source.from_datasets([{"a": 1}], Pairs())
+    ragged = [(np.zeros(2), 0), (np.zeros(3), 1)]
+    with pytest.raises(DataError, match=r"sample 1 has shape \(3,\), the first has \(2,\)"):
+        Source.from_datasets(ragged, ragged)
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sensors(tmp_path: Path) -> Path:
+    """20 rows each of two people in two seasons, activities in turn."""
+    rows = [
+        [who, season, row, 5, ("run", "sit")[row % 2]]
+        for who in ("ann", "bob")
+        for season in ("spring", "summer")
+        for row in range(20)
+    ]
+    return write_table(tmp_path / "sensors.csv", ["person", "season", "a", "b", "activity"], rows)
+
+
+NAMED: dict[str, Any] = {"label": "activity", "user": "person", "task": "season"}
+
+
+def test_a_table_has_its_classes_users_and_tasks_by_name(sensors: Path) -> None:
+    source = load_source(f"table:{sensors}", None, reading(**NAMED))
+    assert (source.class_names, source.shape) == (("run", "sit"), (2,))
+    assert (len(source.train), len(source.test)) == (64, 16)  # a fifth is held out
+    assert source.test.subject is not None
+    assert source.test.task is not None
+    cells = torch.stack([source.test.y, source.test.subject, source.test.task], 1)
+    counts = torch.unique(cells, dim=0, return_counts=True)[1].tolist()
+    assert counts == [2] * 8  # of each class, person and season
+    assert source.mean == pytest.approx(source.train.x.mean(0).tolist(), abs=1e-5)
+    assert source.std == pytest.approx([float(source.train.x[:, 0].std(unbiased=False)), 1.0], abs=1e-5)
+    again = load_source(f"table:{sensors}", None, reading(**NAMED))
+    assert torch.equal(source.test.x, again.test.x)
+
+
+def test_tasks_of_a_table_are_tasks_in_every_scenario(sensors: Path, tmp_path: Path) -> None:
+    source = load_source(f"table:{sensors}", None, reading(**NAMED, tasks=("summer", "spring")))
+    dealt = Benchmark(source, BenchmarkOptions(scenario="domain", tasks=2, clients=2, partition="subject"))
+    assert dealt.size(0, 0) == 16
+    rows = [
+        [x, f"{alphabet}{k}", alphabet] for alphabet, n in (("a", 3), ("b", 2)) for k in range(n) for x in range(10)
+    ]
+    file = write_table(tmp_path / "letters.csv", ["x", "label", "task"], rows)
+    uneven = Benchmark(load_source(f"table:{file}"), BenchmarkOptions(scenario="class", tasks=2, clients=2))
+    assert [task.classes for task in uneven.tasks] == [(0, 1, 2), (3, 4)]
+    with pytest.raises(UserError, match="tasks = 3 is more than the 2 that letters has"):
+        Benchmark(load_source(f"table:{file}"), BenchmarkOptions(scenario="task", tasks=3))
+
+
+def test_a_column_says_what_is_held_out(tmp_path: Path) -> None:
+    rows = [[x, x % 2, "test" if x < 4 else "train"] for x in range(10)]
+    source = load_source(f"table:{write_table(tmp_path / 't.csv', ['x', 'label', 'test'], rows)}")
+    assert source.test.x.flatten().tolist() == [0, 1, 2, 3]
+    write_table(tmp_path / "t.csv", ["x", "label", "test"], [[1, 0, "maybe"], [2, 1, "no"]])
+    with pytest.raises(DataError, match="'maybe' does not say whether a sample is for tests"):
+        load_source(f"table:{tmp_path / 't.csv'}")
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "options", "message"),
+    [
+        (["x", "kind"], [1, 0], {}, "there is no column 'label'; name yours"),
+        (["x", "label"], [1, 0], {"user": "persn"}, "unknown column of t.csv 'persn'"),
+        (["x", "city", "label"], [1, "Oslo", 0], {}, "line 2: 'Oslo' in column 'city' is no number"),
+        (["x", "label"], [1, 0.5], {}, r"labels: 0\.5 at place 0 is not a whole number"),
+        (["x", "label"], [1, 1], {}, "no sample has label 0, though some have 1"),
+        (["x", "label"], ["", 0], {}, "samples hold values that are not finite"),
+        (["x", "label"], [1, 0, 3], {}, "line 2: 3 cells, expected 2"),
+        (["x", "label"], [1, "c"], {"classes": ("a", "b")}, "class 'c' is not in data.classes: a, b"),
+        (["label"], [1], {}, "a sample needs features"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said_in_one_line(
+    head: list[str], row: list[object], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    file = write_table(tmp_path / "t.csv", head, [row] * 10)
+    with pytest.raises(UserError, match=message) as caught:
+        load_source(f"table:{file}", None, reading(**options))
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_that_are_names_can_be_given_as_such(tmp_path: Path) -> None:
+    file = write_table(tmp_path / "t.csv", ["x", "label"], [[x, (10, 30)[x % 2]] for x in range(10)])
+    source = load_source(f"table:{file}", None, reading(classes=("10", "30")))
+    assert source.class_names == ("10", "30")
+    assert sorted(set(source.train.y.tolist())) == [0, 1]
+
+
+def test_parquet_is_read_as_csv_is(sensors: Path) -> None:
+    pyarrow_csv = pytest.importorskip("pyarrow.csv")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow_csv.read_csv(sensors), sensors.with_suffix(".parquet"))
+    one, two = (
+        load_source(f"table:{sensors.with_suffix(end)}", None, reading(**NAMED)) for end in (".csv", ".parquet")
+    )
+    assert torch.equal(one.train.x, two.train.x)
+    assert torch.equal(one.train.y, two.train.y)
+    assert one.class_names == two.class_names
+
+
+# Arrays ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_npz_may_have_one_array_or_two_halves(tmp_path: Path) -> None:
+    y = np.arange(20) % 4
+    np.savez(tmp_path / "one.npz", x=np.zeros((20, 5, 6), np.uint8), y=y, user=y)
+    one = load_source(f"npz:{tmp_path / 'one.npz'}")
+    assert (one.shape, len(one.train), len(one.test)) == ((1, 5, 6), 16, 4)
+    assert one.train.subject is not None
+    two_halves = {
+        "x_train": np.zeros((8, 5, 6, 3), np.uint8),
+        "y_train": y[:8],
+        "x_test": np.zeros((4, 5, 6, 3), np.uint8),
+    }
+    np.savez(tmp_path / "two.npz", **two_halves, y_test=np.array([0, 1, 2, 3]), class_names=np.array(list("abcd")))  # type: ignore[arg-type]
+    two = load_source(f"npz:{tmp_path / 'two.npz'}")
+    assert (two.shape, len(two.train), len(two.test)) == ((3, 5, 6), 8, 4)
+    assert two.class_names == ("a", "b", "c", "d")
+    assert two.test.y.tolist() == [0, 1, 2, 3]
+
+
+def test_an_npz_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), labels=np.zeros(4))
+    with pytest.raises(DataError, match="there is no array 'label'; it has labels, x"):
+        load_source(f"npz:{tmp_path / 'a.npz'}")
+    np.savez(tmp_path / "a.npz", x=np.array([{}, {}]), y=np.zeros(2))
+    with pytest.raises(DataError, match="cannot be read as NumPy arrays"):  # a pickle
+        load_source(f"npz:{tmp_path / 'a.npz'}")
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.zeros(3))
+    with pytest.raises(DataError, match="'y' has shape"):
+        load_source(f"npz:{tmp_path / 'a.npz'}")
+
+
+# Pictures -------------------------------------------------------------------------------------------------------------
+
+
+def draw(path: Path, size: tuple[int, int] = (8, 8), colour: Any = 100, mode: str = "L") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, colour).save(path)
+
+
+def test_pictures_by_class_with_users_by_their_names(tmp_path: Path) -> None:
+    for k, name in enumerate("ab"):
+        for writer in ("eve", "joe"):
+            for n in range(5):
+                draw(tmp_path / name / f"{writer}_{n}.png", colour=10 * k + n)
+    source = load_source(f"pictures:{tmp_path}", None, reading(user="prefix"))
+    assert (source.class_names, source.shape) == (("a", "b"), (1, 8, 8))
+    assert (len(source.train), len(source.test)) == (16, 4)
+    assert source.train.subject is not None
+    assert source.train.subject.bincount().tolist() == [8, 8]
+    assert source.train.x[source.train.y == 1].min() >= 10
+    assert source.mean == pytest.approx([float(source.train.x.float().mean()) / 255], abs=1e-6)
+
+
+def test_pictures_in_halves_get_one_size_and_colour(tmp_path: Path) -> None:
+    draw(tmp_path / "train" / "a" / "wide.png", (20, 10), (255, 0, 0), "RGB")
+    draw(tmp_path / "train" / "b" / "tall.png", (5, 50), 7)
+    draw(tmp_path / "test" / "a" / "clear.png", (4, 4), (0, 0, 0, 0), "RGBA")
+    (tmp_path / "train" / "b" / "notes.txt").write_text("not a picture")
+    source = load_source(f"pictures:{tmp_path}", None, reading(size=6))
+    assert (source.shape, len(source.train), len(source.test)) == ((3, 6, 6), 2, 1)
+    assert source.train.x[0, :, 0, 0].tolist() == [255, 0, 0]
+    assert source.test.x.unique().tolist() == [255]  # what is transparent lies on white
+    assert load_source(f"pictures:{tmp_path}").shape == (3, 32, 32)
+    assert load_source(f"pictures:{tmp_path}", None, reading(colour="grey", size=4)).shape == (1, 4, 4)
+
+
+def test_a_list_beside_pictures_says_more(tmp_path: Path) -> None:
+    for name in "ab":
+        for n in range(4):
+            draw(tmp_path / name / f"{n}.png", colour=n)
+    rows = [
+        [f"{name}/{n}.png", f"w{n % 2}", "late" if name == "a" else "early", n // 3] for name in "ba" for n in range(4)
+    ]
+    write_table(tmp_path / "pictures.csv", ["file", "user", "task", "test"], rows)
+    source = load_source(f"pictures:{tmp_path}")
+    assert source.train.task is not None
+    assert source.train.subject is not None
+    assert source.train.task.tolist() == [1] * 3 + [0] * 3
+    assert source.train.subject.tolist() == [0, 1, 0] * 2
+    assert source.test.x[:, 0, 0, 0].tolist() == [3, 3]
+    write_table(tmp_path / "pictures.csv", ["file", "user"], [["a/0.png", "x"]])
+    with pytest.raises(DataError, match=r"there is no line for a/1\.png"):
+        load_source(f"pictures:{tmp_path}")
+
+
+def test_pictures_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    draw(tmp_path / "a" / "good.png")
+    (tmp_path / "a" / "bad.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"bad\.png: cannot be read as a picture"):
+        load_source(f"pictures:{tmp_path}")
+    with pytest.raises(DataError, match="expected a folder for each class"):
+        load_source(f"pictures:{tmp_path / 'a'}")
+
+
+def test_many_pictures_are_mapped(tmp_path: Path) -> None:
+    for name in "ab":
+        for n in range(5):
+            draw(tmp_path / "pics" / name / f"{n}.png", colour=n)
+    few, many = (load_source("pictures:pics", tmp_path, reading(memory_bytes=n)) for n in (2**31, 100))
+    assert torch.equal(few.train.x, many.train.x)
+    assert [file.stat().st_size for file in (tmp_path / "samples").iterdir()] == [10 * 64]
+
+
+# Where and whose ------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_cannot_name_a_place_outside_of_the_data_folder(sensors: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in (f"table:{sensors}", "table:../sensors.csv"):
+        with pytest.raises(DataError, match="is not in this client's data folder"):
+            load_source(name, tmp_path / "data", reading(confined=True, **NAMED))
+    assert len(load_source("table:sensors.csv", tmp_path, reading(confined=True, **NAMED)).train)
+
+
+def test_a_place_is_below_the_data_folder_or_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CFLAG_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert resolve({"source": "npz:a.npz"}).source == f"npz:{tmp_path / 'a.npz'}"
+    assert resolve({"source": "npz:a.npz", "data_dir": "/data"}).source == "npz:a.npz"
+    assert resolve({"source": "npz:a.npz", "engine": "flower"}).source == "npz:a.npz"
+    with pytest.raises(UserError, match="'digits' is one data set and takes no place"):
+        load_source("digits:8")
+
+
+@pytest.fixture
+def fleet(sensors: Path, tmp_path: Path) -> dict[str, Any]:
+    """Each person's rows in a folder of its own."""
+    lines = sensors.read_text().splitlines()
+    for number, who in enumerate(("ann", "bob")):
+        folder = tmp_path / f"client-{number}"
+        folder.mkdir()
+        mine = [line for line in lines[1:] if line.startswith(who)]
+        (folder / "sensors.csv").write_text("\n".join([lines[0], *mine[: 40 - 10 * number]]))
+    data = {**NAMED, "classes": ["run", "sit"], "tasks": ["spring", "summer"]}
+    return {"source": "table:sensors.csv", "partition": "own", "clients": 2, "scenario": "domain", "tasks": 2,
+            "data_dir": str(tmp_path), "data": data}  # fmt: skip
+
+
+def test_folders_of_clients_are_dealt_as_they_are(fleet: dict[str, Any]) -> None:
+    together = build_benchmark(load_config("digits", **fleet))
+    assert [together.size(c, t) for c in range(2) for t in range(2)] == [16, 16, 16, 8]
+    for client in range(2):
+        alone = build_benchmark(
+            load_config("digits", **{**fleet, "engine": "flower", "data_dir": f"{fleet['data_dir']}/client-{client}"})
+        )
+        assert alone.spec == together.spec  # so a server takes it
+        for task in range(2):
+            assert torch.equal(alone.train(client, task).x, together.train(client, task).x)
+            assert torch.equal(alone.test(client, task).y, together.test(client, task).y)
+
+
+def test_a_subset_of_clients_folders_is_the_one_each_would_take_alone(fleet: dict[str, Any]) -> None:
+    few = {**fleet, "samples_per_class": 3}
+    together = build_benchmark(load_config("digits", **few))
+    own = {**few, "engine": "flower", "data_dir": f"{fleet['data_dir']}/client-1"}
+    assert torch.equal(build_benchmark(load_config("digits", **own)).train(1, 1).x, together.train(1, 1).x)
+
+
+def test_one_client_alone_cannot_number_classes_or_tasks(fleet: dict[str, Any]) -> None:
+    for key, message in (("classes", "name them in order: data.classes"), ("tasks", "data.tasks")):
+        data = {name: value for name, value in fleet["data"].items() if name != key}
+        with pytest.raises(UserError, match=message):
+            build_benchmark(load_config("digits", **{**fleet, "data": data}))
+    with pytest.raises(UserError, match=r"there is no folder .*client-2; put each client's data"):
+        build_benchmark(load_config("digits", **{**fleet, "clients": 3}))
+
+
+# Tasks as lists -------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_may_be_lists_of_classes_by_number_or_name(tmp_path: Path) -> None:
+    config = resolve({"source": "digits", "tasks": [[3, 1, 4], [5]]})
+    assert (config.tasks, config.task_classes) == (2, ((3, 1, 4), (5,)))
+    assert resolve(config.to_dict()) == config
+    assert "task_classes = [" in config.to_toml()
+    dealt = build_benchmark(config)
+    assert [task.classes for task in dealt.tasks] == [(3, 1, 4), (5,)]
+    assert sorted(dealt.class_counts()[0]) == [1, 3, 4]
+    assert dealt.notes() == ["task 2 has one class, and tests tell the task: all answers are right, 100 %"]
+    x, y = torch.randn(6, 2), Y
+    named = Source.from_tensors((x, y), (x, y), class_names=("cat", "dog", "eel"))
+    options = BenchmarkOptions(tasks=2, clients=1, task_classes=(("eel",), ("dog", 0)))
+    assert [task.classes for task in Benchmark(named, options).tasks] == [(2,), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tasks": [[0, 1], [1, 2]]}, "class 1 is in task 1 and again in task 2"),
+        ({"tasks": [[0, 1], []]}, "task 2 has no class"),
+        ({"tasks": [[0, 11]]}, r"there is no class 11 in digits, which has 0\.\.9"),
+        ({"tasks": [[0, "seven"]]}, "unknown class of digits 'seven'"),
+        ({"tasks": [[0, 1.5]]}, "must be a list of lists of class numbers or names"),
+        ({"tasks": [[0], [1]], "scenario": "permuted"}, "go with scenario 'task' or 'class'"),
+        ({"tasks": 3, "task_classes": [[0], [1]]}, "tasks = 3, but task_classes lists 2"),
+    ],
+)
+def test_lists_that_cannot_be_tasks_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build_benchmark(resolve({"source": "digits", **settings}))
+
+
+def test_clients_without_test_samples_are_told_of_once() -> None:
+    dealt = build_benchmark(load_config("digits", clients=100))
+    assert dealt.notes() == [
+        "task 1 has 71 test samples for 100 clients: 29 are not tested on it",
+        "and 4 more tasks like this",
+    ]
+    assert build_benchmark(load_config("digits", clients=40)).notes() == []
+
+
+# A look at it ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_check_says_what_is_there_and_what_is_odd(tmp_path: Path) -> None:
+    rows = [[x % 7, 3, "a" if x % 2 else "b", "w"] for x in range(40)] + [["", 3, "c", "w"], [1, 3, "b", "w"]]
+    write_table(tmp_path / "t.csv", ["f", "g", "label", "user"], rows)
+    lines = list(examine("t.csv", tmp_path, Reading()))
+    assert lines[1] == "samples    42: 34 to train, 8 to test (held out by us)"
+    assert "shape      2, numbers, values 0 to 6" in lines
+    assert "classes    3: a (20), b (21), c (1)" in lines
+    assert "users      1: w (42)" in lines
+    odd = "\n".join(lines)
+    for line in (
+        "1 samples hold values that are not finite, the first is 40",
+        "1 of 2 features are the same in all samples",
+        "1 classes have fewer than 10 samples: c",
+        "34 samples are there more than once",  # seven values, and the empty one
+        "1 classes have no sample for tests: c",
+    ):
+        assert line in odd
+    assert len(lines) <= 14
+
+
+def test_the_check_shows_what_cannot_be_used(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.csv", ["f", "label"], [[x, x / 4] for x in range(20)])
+    lines = list(examine("t.csv", tmp_path, Reading()))
+    assert any("labels are measured, not counted, such as 0.25" in line for line in lines)
+    assert lines[-1].startswith("cannot be used: t: labels: 0.25 at place 1 is not a whole number")
+    draw(tmp_path / "p" / "a" / "good.png")
+    (tmp_path / "p" / "a" / "bad.png").write_bytes(b"no picture")
+    assert "1 pictures cannot be read" in "\n".join(examine("p", tmp_path, Reading()))

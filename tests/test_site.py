@@ -1,0 +1,116 @@
+"""The documentation site: it builds without a warning, its links lead somewhere, and its pages do what they say."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from cflag import cli, registry
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+OWN = ["start", "tutorial", "howto/continue-a-run", "howto/fewer-clients-a-round", "howto/equal-cost",
+       "howto/see-what-a-client-keeps"]  # fmt: skip
+"""Pages whose every block of `bash` and `python` is run, one after the other, in an empty folder."""
+
+
+class Page(HTMLParser):
+    """What a page links to, loads, and can be linked to by."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take note of a tag."""
+        named = {name: value or "" for name, value in attrs}
+        self.anchors |= {named[name] for name in ("id", "name") if name in named}
+        if tag == "a" and "href" in named:
+            self.links.append(named["href"])
+        if tag in ("img", "script") and "src" in named:
+            self.loads.append(named["src"])
+        if tag == "link" and named.get("rel") == "stylesheet":
+            self.loads.append(named["href"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(out)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not built.returncode, built.stderr
+    return out
+
+
+@pytest.mark.slow
+def test_the_site_builds_and_every_link_of_it_leads_somewhere(site: Path) -> None:
+    pages = {path: Page(path) for path in site.rglob("*.html")}
+    assert len(pages) > 40
+    for path, page in pages.items():
+        for link in [*page.links, *page.loads]:
+            if re.match(r"\w+:", link):
+                assert link not in page.loads, f"{path.name} loads {link} from elsewhere"
+                continue
+            name, _, anchor = unquote(link).partition("#")
+            there = (path.parent / name.partition("?")[0]).resolve() if name else path
+            assert there.exists(), f"{path.relative_to(site)}: {link}"
+            if anchor and there in pages:
+                assert anchor in pages[there].anchors, f"{path.relative_to(site)}: {link}"
+    text = (site / "methods" / "cflag.html").read_text()
+    assert "<math" in text
+    assert "the constraint of the problem it solves" in text, "settings say what the code says of them"
+    assert "Task-incremental, IID" in text, "numbers come from the ledger"
+
+
+def test_every_method_has_a_page_with_the_same_parts() -> None:
+    pages = {path.stem: path.read_text() for path in (DOCS / "methods").glob("*.md") if path.stem != "index"}
+    assert sorted(pages) == sorted(registry.names("method"))
+    index = (DOCS / "methods" / "index.md").read_text()
+    for name, text in pages.items():
+        heads = re.findall(r"^## (.+)$", text, re.MULTILINE)
+        assert heads[-2:] == ["Settings", "Numbers"]
+        assert "Equations" in heads
+        assert f"{{settings}} {name}\n" in text
+        assert f"{{numbers}} {name}\n" in text
+        assert f"\n{name}\n" in index
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Return a page's blocks that are meant to be run."""
+    return re.findall(r"^```(bash|python)\n(.*?)^```$", (DOCS / f"{page}.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_figures", "runs_here")
+@pytest.mark.parametrize("page", OWN)
+def test_what_a_page_says_can_be_done(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert blocks(page)
+    for kind, text in blocks(page):
+        if kind == "bash":
+            for line in text.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words and words[1] != "deploy":  # a fleet of its own is tested elsewhere: tests/test_deployment.py
+                    assert words[0] == "cflag"
+                    assert cli.main(words[1:]) == 0, line
+        else:
+            name = re.match(r"# (\w+\.py)\n", text)
+            assert name, "a block of Python begins with the name of its file"
+            Path(name[1]).write_text(text)
+            if "__main__" in text:
+                subprocess.run([sys.executable, name[1]], check=True, capture_output=True)
+
+
+def test_pages_without_blocks_to_run_are_not_listed() -> None:
+    howto = {f"howto/{path.stem}" for path in (DOCS / "howto").glob("*.md")}
+    assert {page for page in howto if blocks(page)} == {page for page in OWN if page.startswith("howto/")}
