@@ -4,14 +4,15 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test test-all lint types unit every format bench bench-peers faults campaign soak docs ledger clean
+.PHONY: demo test test-all lint types unit every format wheel coverage bench bench-peers faults campaign soak docs ledger \
+	clean
 
 demo: .venv/ready
 	$(BIN)/cflag run digits --methods cflag,finetune --out $(DEMO)
 	$(BIN)/cflag report $(DEMO) --out $(DEMO)/report.html --title "Split-Digits: C-FLAG and fine-tuning"
 	@echo "open it in a browser: $(DEMO)/report.html"
 
-# Four minutes on two cores; test-all adds real fleets, TensorBoard and MLflow stores, a browser, and long runs.
+# Four minutes on two cores; test-all adds real fleets, the stores of loggers, a browser, and long runs.
 test: lint types unit
 
 test-all: lint types every
@@ -32,6 +33,14 @@ every: .venv/ready
 format: .venv/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The sdist, and the wheel made of it, in dist/; tests/test_wheel.py tries them as a stranger would.
+wheel: .venv/ready
+	$(BIN)/python -m build --no-isolation
+
+# Which lines tests run that need nothing but this machine's processor: htmlcov/index.html; slower than make unit.
+coverage: .venv/ready
+	$(BIN)/pytest -n 2 --dist worksteal -m "not (fleet or loggers or browser or slow)" --cov --cov-report=html --cov-report=term
 
 # Speed: ours and the bare loop, about eight minutes on a quiet machine; with the peers a quarter of an hour.
 bench: .venv/ready
@@ -77,4 +86,4 @@ ledger: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-peers .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-peers .mypy_cache .pytest_cache .ruff_cache .coverage* htmlcov build dist

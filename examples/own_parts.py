@@ -95,6 +95,12 @@ def line(shape: tuple[int, ...], outputs: int, options: Config) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), outputs))
 
 
+@register("augmentation", "shrink", "numbers that are a little smaller")
+def shrink(x: Tensor, generator: np.random.Generator) -> Tensor:
+    factors = torch.from_numpy(generator.uniform(0.9, 1.0, len(x))).to(x)
+    return x * factors.view(-1, *[1] * (x.dim() - 1))
+
+
 class Profile(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """How bright the columns of a picture are, and its rows."""

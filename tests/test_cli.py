@@ -56,6 +56,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
     expected = {
+        "problems": {"classes", "regression", "multilabel", "sequence"},
+        "augmentations": {"crop", "erase", "flip", "jitter", "noise"},
         "methods": {
             "cflag",
             "finetune",
@@ -82,7 +84,7 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
         "models": {"linear", "cosine", "mlp", "cnn", "cnn1d", "resnet18", "resnet50"},
         "memories": {"ring", "reservoir", "none"},
         "means": {"mean", "clipped", "trimmed", "median", "krum"},
-        "loggers": {"mlflow", "tensorboard"},
+        "loggers": {"mlflow", "tensorboard", "wandb"},
         "backbones": {"efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2", "resnet18", "resnet50", "timm"},
         "presets": {"digits", *(f"{s}-{k}" for s in DATA_SETS for k in SCALES)},
         "campaigns": set(CAMPAIGNS),
@@ -114,7 +116,7 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
         ("clients=true", "clients = True must be a whole number"),
         ("clients_per_round=2.5", "clients_per_round = 2.5 must be a number of clients up to 5"),
         ("clients_per_round=6", "clients_per_round = 6 must be a number of clients up to 5"),
-        ("clients_per_round=-1", "clients_per_round = -1 must be a number of clients up to 5"),
+        ("clients_per_round=-1", "clients_per_round = -1.0 must be at least 0"),
         ("rounds=0", "rounds = 0 must be at least 1"),
         ("tasks=11", "tasks = 11 is more than the 10 classes of digits"),
         ("zeta=0", "zeta = 0.0 must be positive"),
@@ -126,7 +128,10 @@ def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
         ("epochs=1e308", "epochs = 1e+308 must be at most 1,000,000,000"),
         ("image_size=1000000000000", "image_size = 1000000000000 must be at most 16,384"),
         ("width=9223372036854775808", "width = 9223372036854775808 must be at most 1,048,576"),
-        ("width=1000000", "model = 'mlp', width = 1000000: too large for the memory there is"),
+        (
+            "width=1000000",
+            "model = 'mlp', width = 1000000: its parameters alone take 4,000 GB; more than 16 GB is too large",
+        ),
         ("memory.sample=41", "memory.sample = 41 is larger than memory.per_task = 40"),
         ("memory.sample=0", "memory.sample = 0 must be at least 1"),
         ("memory.limit_samples=5", "memory.sample = 20 is larger than memory.limit_samples = 5"),
@@ -303,7 +308,7 @@ def test_output_that_goes_nowhere_is_no_traceback(unbuffered: str) -> None:
 
 
 def test_a_run_outlives_the_reader_of_its_output(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m cflag.cli run digits {' '.join(FLAGS)} --out {tmp_path / 'run'} | head -1"
+    command = f"{sys.executable} -m cflag.cli run digits {' '.join(FLAGS)} --out {tmp_path / 'run'} | head -2"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert "task 1/2 done" in done.stdout

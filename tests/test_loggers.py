@@ -64,7 +64,7 @@ def test_what_a_method_logs_and_does_not_declare_is_logged_as_the_methods() -> N
     [
         ("tensorbord", "unknown logger 'tensorbord'; did you mean 'tensorboard'?"),
         ("mlflow,tensorbard", "did you mean 'tensorboard'?"),
-        ("wandb", "known: mlflow, tensorboard"),
+        ("neptune", "known: mlflow, tensorboard, wandb"),
     ],
 )
 def test_bad_names_are_refused(log: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -304,3 +304,6 @@ def test_total_transfer_of_a_run_that_is_alone_is_none(tmp_path: Path, capsys: p
     (out / "result.json").unlink()
     with pytest.raises(UserError, match="is not finished"):
         total_transfer_of(out)
+    run("diabetes", out=tmp_path / "other", tasks=2, rounds=1, workers=1)
+    with pytest.raises(UserError, match="total transfer is of accuracies, and problem = 'regression' has none"):
+        total_transfer_of(tmp_path / "other")

@@ -30,6 +30,7 @@ OWN: dict[str, Any] = {
     "memory.kind": "first",
     "mean.kind": "midway",
     "log": "lines",
+    "augment.own": ["shrink"],
 }
 SHORT = {"tasks": 2, "rounds": 2, "epochs": 1, "clients": 3}
 
@@ -71,7 +72,7 @@ def test_all_kinds_at_once_in_run_with_two_workers_and_in_a_report(tmp_path: Pat
     alone = [[80, 0, 0], [0, 80, 0], [0, 0, 80]]
     assert counts == [dict(zip("024", alone, strict=True)), dict(zip("135", alone, strict=True))]
     plain: dict[str, Any] = {k: v for k, v in {**OWN, **SHORT}.items() if "." not in k}
-    tables: dict[str, Any] = {"memory": {"kind": "first"}, "mean": {"kind": "midway"}}
+    tables: dict[str, Any] = {"memory": {"kind": "first"}, "mean": {"kind": "midway"}, "augment": {"own": ["shrink"]}}
     one = run("digits", **plain, **tables, plugins=[str(PLUGIN)], out=tmp_path / "one", workers=1)
     assert one.folder is not None
     assert model_of(one.folder) == model_of(out)

@@ -214,7 +214,7 @@ def source(y: Tensor, problem: str = "classes") -> Source:
 @pytest.mark.parametrize(
     ("problem", "y", "why"),
     [
-        ("classes", torch.tensor([0.5, 1.0]), "not whole numbers.*problem = 'regression'"),
+        ("classes", torch.tensor([0.5, 1.0]), "not a whole number.*problem = 'regression'"),
         ("classes", torch.zeros(2, 2), r"shape \(2, 2\), expected one number per sample"),
         ("regression", torch.tensor([1.0, torch.nan]), "not finite"),
         ("regression", torch.zeros(2, 2, 2), r"expected \(n,\) or \(n, k\)"),
@@ -230,8 +230,8 @@ def test_labels_that_cannot_be_are_refused(problem: str, y: Tensor, why: str) ->
 
 
 def test_labels_take_the_type_of_their_loss_and_say_how_many_outputs() -> None:
-    assert source(torch.tensor([0.0, 2.0])).train.y.dtype == torch.long  # whole, whatever their type
-    assert source(torch.tensor([0.0, 2.0])).classes == 3
+    assert source(torch.tensor([0.0, 1.0])).train.y.dtype == torch.long  # whole, whatever their type
+    assert source(torch.tensor([0.0, 1.0, 2.0])).classes == 3
     assert source(torch.tensor([1, 2]), "regression").train.y.dtype == torch.float32
     assert source(torch.zeros(4, 5), "regression").classes == 5
     assert source(torch.ones(4, 5), "multilabel").train.y.dtype == torch.uint8

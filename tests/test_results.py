@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +21,7 @@ from rich.console import Console
 
 from cflag import Experiment, Result, run
 from cflag.account import Account
+from cflag.cli import main
 from cflag.config import flatten, load_raw, merge, resolve
 from cflag.conversation import Moment
 from cflag.diagnostics import Figure, Marks, Series, totals
@@ -316,3 +319,43 @@ def test_tests_survive_files_whatever_their_numbers(tmp_path: Path) -> None:
         folder.save_test(index, counts)
     assert [counts.tolist() for counts in folder.tests(5)] == [counts.tolist() for counts in saved]
     assert len(list(folder.tests(2))) == 2
+
+
+def test_without_a_terminal_a_line_is_due_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    """By a clock that goes on four seconds a look: rounds 1 and 2 are too early, the end of a task never is."""
+    times = iter(range(0, 1000, 4))
+    bar = Bar(Console(width=80), lambda: float(next(times)))
+    bar.start("cflag", tasks=1, rounds=5, done=0)  # at 0
+    for k in range(1, 6):
+        bar.update({"task": 1, "round": k, "accuracy": 0.5})  # at 4, 8, 12 (due: 10 after 0), ...
+    assert capsys.readouterr().out.splitlines() == [
+        "cflag: task 1/1, round 3/5 done, accuracy so far 50.0 %",
+        "cflag: task 1/1 done, accuracy so far 50.0 %",
+    ]
+
+
+def test_something_is_said_before_torch_is_loaded() -> None:
+    """The first line comes before the slow part; here it ends the program."""
+    code = (
+        "import sys\n"
+        "from cflag.results import display\n"
+        "def first(console): sys.exit(f'torch is loaded: {\"torch\" in sys.modules}')\n"
+        "display.loading = first\n"
+        "from cflag.cli import main\n"
+        "main(['run', 'digits'])\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert found.stderr.strip() == "torch is loaded: False"
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_first_line_without_a_terminal_and_none_when_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "digits", "--workers", "1", *(f"--set={k}={v}" for k, v in QUICK.items()), "--out"]
+    assert main([*command, str(tmp_path / "a")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "loading torch and the data ..."
+    assert lines[1].startswith("cflag: task 1/2 done")
+    assert main([*command, str(tmp_path / "b"), "--quiet"]) == 0
+    assert not [line for line in capsys.readouterr().out.splitlines() if "loading" in line or " done" in line]

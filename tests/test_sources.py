@@ -65,7 +65,7 @@ def put(path: Path, place: int, value: int) -> None:
 
 
 NAMES = [
-    "cifar10", "cifar100", "digits", "fashion-mnist", "folder", "har", "led", "mnist", "npz", "pictures",
+    "cifar10", "cifar100", "diabetes", "digits", "fashion-mnist", "folder", "har", "led", "mnist", "npz", "pictures",
     "sea", "stagger", "table", "tiny-imagenet",
 ]  # fmt: skip
 

@@ -346,9 +346,11 @@ def detected(**settings: Any) -> dict[str, Any]:
     return {**FREE, "samples_per_class": 60, "steps": 15, "schedule": {"boundaries": "detected"}, **settings}
 
 
-def test_clients_notice_new_classes_and_the_method_hears_of_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("detector", ["adwin", "kswin"])
+def test_clients_notice_new_classes_and_the_method_hears_of_it(detector: str) -> None:
     """EWC has a Fisher after the first round of the second task, and none before."""
-    experiment = Experiment(resolve({"source": "digits", **detected(method="ewc", clients=1)}))
+    schedule = {"boundaries": "detected", "detector": detector}
+    experiment = Experiment(resolve({"source": "digits", **detected(method="ewc", clients=1, schedule=schedule)}))
     session = experiment.session()
     noticed = []
     for done in range(6):
@@ -391,6 +393,34 @@ def test_a_killed_run_with_detection_goes_on_bit_by_bit(tmp_path: Path, monkeypa
         monkeypatch.setattr("cflag.results.figures.write_figures", lambda *_: [])
         resume(out)
         same(out, tmp_path / "whole")
+
+
+def test_a_killed_run_knows_who_was_drawn_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C-FLAG asks those for m by whom samples have passed, and two of five clients take part in a round."""
+    settings = {**untold(method="cflag"), "clients": 5, "clients_per_round": 2}
+    run("digits", out=tmp_path / "whole", **settings)
+    stop_in(3, monkeypatch)
+    with pytest.raises(Crash):
+        run("digits", out=tmp_path / "cut", **settings)
+    monkeypatch.undo()
+    monkeypatch.setattr("cflag.results.figures.write_figures", lambda *_: [])
+    resume(tmp_path / "cut")
+    same(tmp_path / "cut", tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_on_led_drift_is_noticed_where_and_when_it_comes() -> None:
+    """One of seven lamps changes its place, for client 0 in the fourth round, for client 1 in the fifth."""
+    raw = {"source": "led", "scenario": "domain", "tasks": 2, "clients": 2, "rounds": 3, "method": "replay",
+           "model": "linear", "partition": "iid", "batch": 20, "epochs": 4, "samples_per_class": 100, "workers": 1,
+           "test_per_class": 10, "memory": {"kind": "reservoir"}, "replay": {"lr": 0.5},
+           "schedule": {"kind": "staggered", "boundaries": "detected", "detector_threshold": 0.2}}  # fmt: skip
+    session = Experiment(resolve(raw)).session()
+    noticed = []
+    for done in range(session.plan.total):
+        session.play(done)
+        noticed.append(session.engine.settle().noticed)
+    assert noticed == [[], [], [], [0], [1], [], []]
 
 
 def test_workers_change_nothing(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cflag.problems.score import Score
     from cflag.problems.sequence import SequenceLabels
     from cflag.registry import register
+    from cflag.results.model import TrainedModel
     from cflag.results.result import Result
     from cflag.server import Server
     from cflag.transfer import total_transfer
@@ -81,6 +82,7 @@ _HOMES = {
     "Split": "cflag.data.source",
     "Task": "cflag.data.scenarios.base",
     "TaskSequence": "cflag.data.scenarios.base",
+    "TrainedModel": "cflag.results.model",
     "UserError": "cflag.errors",
     "features": "cflag.backbones.features",
     "load_config": "cflag.config",
@@ -124,6 +126,7 @@ __all__ = [
     "Split",
     "Task",
     "TaskSequence",
+    "TrainedModel",
     "UserError",
     "features",
     "load_config",

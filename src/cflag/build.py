@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from cflag import registry
+from cflag.augmentations.base import Augment
 from cflag.config import CUSTOM, Config
-from cflag.data.benchmark import Benchmark, Features
+from cflag.data.benchmark import MOST_BYTES, Benchmark, Features
 from cflag.data.load import data_dir_or_default, load_own, load_source
 from cflag.data.partitions.base import has_own_data
 from cflag.data.source import Source
@@ -22,7 +23,7 @@ from cflag.errors import UserError, out_of_memory
 from cflag.learning.learner import Learner, OwnLoss
 from cflag.methods.base import Method
 from cflag.models.lora import add_adapters
-from cflag.models.trainable import HEAD, Joined, choose
+from cflag.models.trainable import HEAD, PICTURES, Joined, choose
 from cflag.privacy.rules import check_model
 from cflag.problems.base import find
 from cflag.rng import torch_seed
@@ -32,11 +33,15 @@ if TYPE_CHECKING:
     from cflag.backbones.features import Extractor
 
 
+USUAL_WIDTH = 1024
+"""Up to here nobody looks how large a model will be before it is made."""
+
+
 def build_benchmark(config: Config, source: Source | None = None) -> Benchmark:
     """Deal the data, the config's or your own, and check that the memory can hold some."""
     _check_custom(config.source, source, "source")
     source = source or _load(config)
-    benchmark = Benchmark(source, config, _extractor(config))
+    benchmark = Benchmark(source, config, build_features(config))
     config.memory.check_limits(benchmark.train(0, 0))
     return benchmark
 
@@ -50,7 +55,7 @@ def _load(config: Config) -> Source:
     return load_source(config.source, folder, reading)
 
 
-def _extractor(config: Config) -> Features | None:
+def build_features(config: Config) -> Features | None:
     """Return what turns pictures into what a backbone's frozen layers make of them, where the config names one."""
     if not config.backbone:
         if config.whiten:
@@ -151,6 +156,7 @@ def _model(config: Config, shape: tuple[int, ...], classes: int, own: nn.Module 
     _check_custom(config.model, own, "model")
     if own is not None:
         return copy.deepcopy(own)
+    _refuse_huge(config, shape, classes)
     try:
         model: nn.Module = registry.get("model", config.model)(shape, classes, config)
     except (MemoryError, RuntimeError) as error:
@@ -162,6 +168,23 @@ def _model(config: Config, shape: tuple[int, ...], classes: int, own: nn.Module 
     return model
 
 
+def _refuse_huge(config: Config, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a width whose parameters would fill the memory; a system may kill a process for that without a word.
+
+    On the meta device a network has shapes and no numbers.
+    """
+    if config.width <= USUAL_WIDTH:
+        return
+    with torch.device("meta"):
+        made: nn.Module = registry.get("model", config.model)(shape, classes, config)
+    size = sum(p.numel() * p.element_size() for p in made.parameters())
+    if size > MOST_BYTES:
+        raise UserError(
+            f"model = '{config.model}', width = {config.width}: its parameters alone take {size / 1e9:,.0f} GB; "
+            f"more than {MOST_BYTES / 1e9:,.0f} GB is too large"
+        )
+
+
 def build_learner(config: Config, spec: Spec, model: nn.Module | None = None, loss: OwnLoss | None = None) -> Learner:
     """Build the learner around the config's model, or around a copy of your own, and check that it fits the data."""
     built = build_model(config, spec, model)
@@ -170,8 +193,23 @@ def build_learner(config: Config, spec: Spec, model: nn.Module | None = None, lo
     problem = find(config.problem)
     learner = Learner(built, spec.heads, spec.normalise, config.device, loss, channels_last, problem)
     learner.check(spec.blank(), spec.classes)
+    learner.augment = _augment(config, spec, built)
     check_model(config.privacy, learner.buffers.numel(), loss is not None)
     return learner
+
+
+def _augment(config: Config, spec: Spec, model: nn.Module) -> Augment | None:
+    """Return what varies samples, where the config asks for it; refuse samples that cannot be varied."""
+    if not config.augment.on:
+        return None
+    if config.backbone and not hasattr(model, PICTURES):
+        raise UserError(
+            f"[augment] cannot vary pictures that went through backbone '{config.backbone}' already: leave it out, or "
+            "train all of the backbone (trainable = 'all')"
+        )
+    augment = Augment(config.augment.for_source(config.source))
+    augment.try_on(spec.blank().x)
+    return augment
 
 
 def _check_custom(name: str, given: object | None, what: str) -> None:

@@ -6,33 +6,31 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from cflag import registry
+from cflag.augmentations.base import OF_PICTURES
 from cflag.data.schedules.base import make_schedule
 from cflag.errors import UserError
 from cflag.problems.base import scoring, takes
+from cflag.ranges import check_numbers
 
 if TYPE_CHECKING:
     from cflag.config import Config
 
-AT_LEAST_1 = ("tasks", "clients", "classes_per_client", "rounds", "batch", "eval_every", "table_bytes", "min_clients")
-AT_LEAST_0 = ("min_samples", "samples_per_class", "test_per_class", "image_size", "steps", "width", "workers", "seed")
-LEAST = {**dict.fromkeys(AT_LEAST_1, 1), **dict.fromkeys(AT_LEAST_0, 0)}
-MOST = {"image_size": 2**14, "epochs": 1e9, "steps": 10**9, "rounds": 10**9, "width": 2**20}
-"""Beyond these, numbers of steps and of pixels are none."""
+MOST_CELLS = 10**8
+"""Clients times tasks that a schedule can be planned for."""
 
 
 def check_ranges(config: Config) -> None:
     """Refuse numbers that cannot work, whatever else is chosen."""
-    for key, least in LEAST.items():
-        if getattr(config, key) < least:
-            raise UserError(f"{key} = {getattr(config, key)} must be at least {least}")
     if not 0 <= config.average_tail <= 1:
         raise UserError(f"average_tail = {config.average_tail} must be between 0 (off) and 1 (all rounds)")
     for key in ("zeta", "epochs", "deadline", "patience"):
         if not 0 < getattr(config, key) < float("inf"):
             raise UserError(f"{key} = {getattr(config, key)} must be positive and finite")
-    for key, most in MOST.items():
-        if getattr(config, key) > most:
-            raise UserError(f"{key} = {getattr(config, key)} must be at most {most:,.0f}")
+    check_numbers(config)
+    if config.clients * config.tasks > MOST_CELLS:
+        raise UserError(
+            f"clients = {config.clients} times tasks = {config.tasks} is more than {MOST_CELLS:,}: too many to plan for"
+        )
 
 
 def check_cohort(config: Config) -> None:
@@ -50,6 +48,22 @@ def check_cohort(config: Config) -> None:
         )
 
 
+def check_augment(config: Config) -> None:
+    """Refuse augmentations that nobody knows, and what does not go with them."""
+    if not config.augment.on:
+        return
+    for name in config.augment.own:
+        registry.get("augmentation", name)
+    used = config.augment.for_source(config.source).names
+    if config.scenario == "permuted" and (wrong := [name for name in used if name in OF_PICTURES]):
+        raise UserError(f"augment.{wrong[0]} is for pictures, which scenario 'permuted' shuffles: set it to 0")
+    if config.privacy.unit == "sample" and config.augment.own:
+        raise UserError(
+            f"augment.own = ['{config.augment.own[0]}']: it may mix samples, and privacy.unit = 'sample' protects each "
+            "by itself; use cflag's own augmentations"
+        )
+
+
 def check_device(config: Config) -> None:
     """Refuse a device that is not here."""
     import torch
@@ -58,8 +72,12 @@ def check_device(config: Config) -> None:
         device = torch.device(config.device)
     except RuntimeError:
         raise UserError(f"device = '{config.device}' is not a device torch knows; try 'cpu' or 'cuda'") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device = '{config.device}' is not one that runs are made for; use 'cpu' or 'cuda'")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("device = 'cuda': torch finds no CUDA device here; use device = 'cpu'")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device = '{config.device}': there are {torch.cuda.device_count()} CUDA devices, from 0 on")
     if device.type != "cpu" and config.workers > 1:
         raise UserError("workers share the processor's cores; with device = 'cuda' use workers = 1")
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from cflag.cipher import use_key
-from cflag.commands import experiments, fleet, inspect, memory, paper
+from cflag.commands import experiments, export, fleet, inspect, memory, paper, predict
 from cflag.errors import CflagError
 from cflag.registry import load_plugins
 
@@ -54,6 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     paper.add_reproduce(commands)
     paper.add_ledger(commands)
     inspect.add_watch_and_report(commands)
+    export.add_export(commands)
+    predict.add_predict(commands)
     memory.add_memory(commands)
     paper.add_theory(commands)
     inspect.add_lists(commands)

@@ -80,6 +80,7 @@ class Client:
         self._scratch: dict[str, tuple[Any, Tensor]] = {}
         self._question = ""
         self._replay: np.random.Generator | None = None
+        self._replays = 0
 
     @property
     def params(self) -> Tensor:
@@ -175,7 +176,21 @@ class Client:
         """Draw memory samples for a local step; each call of a round draws anew. None while the memory is empty."""
         if self._replay is None:
             self._replay = self.rng("replay")
-        return self.memory.draw(self._replay, count)
+        drawn, self._replays = self.memory.draw(self._replay, count), self._replays + 1
+        return None if drawn is None else self.augmented(drawn, "replay", self._replays)
+
+    def remembered(self, purpose: str, count: int = 0) -> Samples | None:
+        """Draw memory samples that stay the same for a purpose within a round; None while the memory is empty."""
+        drawn = self.memory.draw(self.rng(purpose), count)
+        return None if drawn is None else self.augmented(drawn, purpose)
+
+    def augmented(self, samples: Samples, purpose: str, draw: int = 0) -> Samples:
+        """Return samples varied as `[augment]` says: the same way for the same purpose and draw within a round."""
+        augment, here = self._learner.augment, self.context
+        if augment is None:
+            return samples
+        rng = stream(self._seed, f"augment {purpose}", self.number, here.task, here.round, draw)
+        return replace(samples, x=augment(samples.x, rng))
 
     def outputs(self, samples: Samples, params: Tensor | None = None, buffers: Tensor | None = None) -> Tensor:
         """Return the model's outputs on samples, or those of another model: a teacher."""
@@ -311,7 +326,7 @@ class Client:
         if context.when != self.context.when:
             self.drop_scratch()
         self.context, self.own = context, own
-        self.cost, self.logs, self._losses, self._replay = Cost(), {}, [], None
+        self.cost, self.logs, self._losses, self._replay, self._replays = Cost(), {}, [], None, 0
         self._learner.seen = context.moment.seen
         self._learner.closed = None if own is None or own.open is None else _closing(own.open, self.params)
         self._question = question

@@ -127,8 +127,9 @@ def _price_of_clocks(config: Config, budget: Budget) -> Price:
 
     What a round costs depends on who is there, but one round more of every task costs the same again and again.
     """
-    two, four = (_whole(replace(config, rounds=rounds), budget) for rounds in (2, 4))
-    if four <= two:
+    short, longer = (replace(config, rounds=rounds) for rounds in (2, 4))
+    two, four = _whole(short, budget), _whole(longer, budget)
+    if four <= two or total_rounds(short) == total_rounds(longer):
         raise UserError(
             f"an equal budget of {budget} needs a schedule whose length 'rounds' decides, and with "
             f"'{config.schedule.kind}' more rounds cost no more; compare at equal rounds"

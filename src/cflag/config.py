@@ -16,7 +16,8 @@ from typing import Any, Literal
 import tomli_w
 
 from cflag import registry
-from cflag.checks import check_cohort, check_device, check_problem, check_ranges, check_schedule
+from cflag.augmentations.base import AugmentOptions
+from cflag.checks import check_augment, check_cohort, check_device, check_problem, check_ranges, check_schedule
 from cflag.data.load import family, placed
 from cflag.data.options import BenchmarkOptions, DataOptions, ScheduleOptions
 from cflag.data.partitions.base import OWN, has_own_data
@@ -83,6 +84,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     mean: MeanOptions = field(default_factory=MeanOptions)
     privacy: PrivacyOptions = field(default_factory=PrivacyOptions)
     lora: LoraOptions = field(default_factory=LoraOptions)
+    augment: AugmentOptions = field(default_factory=AugmentOptions)
     settings: Any = None
     """The method's own settings; in a file, the table named like the method."""
     other_settings: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -113,8 +115,8 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
 
 
 OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions, "mean": MeanOptions, "privacy": PrivacyOptions,
-                                       "lora": LoraOptions, "schedule": ScheduleOptions,
-                                       "data": DataOptions}  # fmt: skip
+                                       "lora": LoraOptions, "augment": AugmentOptions,
+                                       "schedule": ScheduleOptions, "data": DataOptions}  # fmt: skip
 """The tables that every config has, whatever its method."""
 TABLES = (*OPTION_TABLES, "settings", "other_settings")
 ELSEWHERE = ("workers", "data_dir", "log", "device", "min_clients", "deadline", "patience", "plugins")
@@ -325,6 +327,7 @@ def _check(config: Config) -> None:
     check_private(config.privacy, config.method, config.settings, config.secure)
     if config.privacy.unit == "client" and not config.mean.plain:
         raise UserError("privacy.unit = 'client' needs the plain mean, which its noise fits: leave [mean] as it is")
+    check_augment(config)
     check_device(config)
     check_schedule(config)
     check_problem(config)

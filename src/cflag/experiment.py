@@ -36,6 +36,7 @@ from cflag.results.display import Display, Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.history import History, Played
 from cflag.results.metrics import read_metrics
+from cflag.results.model import describe_model
 from cflag.results.result import Result
 from cflag.server import Server
 from cflag.session import Session
@@ -54,6 +55,7 @@ class Experiment:
         spec: Spec | None = None,
     ) -> None:
         self.config = config
+        self._has_data = spec is None
         if spec is None:
             self.benchmark = build_benchmark(config, source)
             spec = self.benchmark.spec
@@ -95,9 +97,18 @@ class Experiment:
         played = Played(engine.schedule, engine.has(), folder.tests(history.tests))
         result = history.result(self.config, folder.path, figures, played)
         model = self.learner.model
+        self._describe(session, folder, history.done)
         folder.finish(result, merged(model) if self.config.lora.merge else dict(model.state_dict()))
         forget_key(folder.path)
         return result
+
+    def _describe(self, session: Session, folder: RunFolder, done: int) -> None:
+        """Write down what it takes to use the model."""
+        server = session.server
+        session.enter(*divmod(done - 1, server.rounds))  # a resumed run may have had no round left to play
+        raw = self.benchmark.raw if self._has_data else None
+        beside = self.method.eval_payload(server)
+        describe_model(folder.path, self.config, self.spec, server.moment.seen, raw, beside)
 
     def _numbers(self) -> dict[str, Any]:
         """Return what a checkpoint belongs to: the config, and the backbone on whose features the model learns."""

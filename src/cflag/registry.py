@@ -37,6 +37,7 @@ KINDS = {
     "logger": "cflag.loggers",
     "mean": "cflag.means",
     "backbone": "cflag.backbones",
+    "augmentation": "cflag.augmentations",
 }
 """The kinds of parts, and the packages in which cflag's own are."""
 

@@ -29,6 +29,8 @@ def total_transfer(folder: str | Path, **parts: Any) -> float:
     result, config = begun.result(), begun.config()
     if not result.client_matrices:
         raise UserError(f"{folder} knows nothing of single clients (secure or private), which total transfer needs")
+    if config.problem != "classes":
+        raise UserError(f"{folder}: total transfer is of accuracies, and problem = '{config.problem}' has none")
     experiment = Experiment(config, **parts)
     plan = masked(experiment.benchmark.schedule.plan, experiment.benchmark.has)
     found = measures.total_transfer(_outcomes(result, plan), alone(experiment, plan))

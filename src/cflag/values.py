@@ -12,6 +12,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from cflag.errors import UserError, one_line, unknown
+from cflag.ranges import check_numbers
 
 KINDS: dict[Any, str] = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false",
                          tuple[str, ...]: "a list of strings", tuple[float, ...]: "a list of numbers",
@@ -38,6 +39,7 @@ def options(cls: type[Any], table: Mapping[str, Any], name: str) -> Any:
     made = cls(**{k: coerced(f"{name}.{k}", v, types[k]) for k, v in table.items()})
     if hasattr(made, "check"):
         made.check(name)
+    check_numbers(made, name)
     return made
 
 

@@ -14,10 +14,10 @@ from cflag.backbones.base import Backbone
 from cflag.data.source import Source
 from cflag.errors import UserError
 from cflag.models.lora import LoraOptions, add_adapters
-from cflag.models.trainable import HEAD, Joined, choose, keep_statistics, of_head
+from cflag.models.trainable import HEAD, PICTURES, Joined, choose, keep_statistics, of_head
 
-BODY, PICTURES = "backbone", "pictures"
-"""What a network that cannot be cut, and what prepares pictures for it, are called in a model."""
+BODY = "backbone"
+"""What a network that cannot be cut is called in a model."""
 
 
 class Pictures(nn.Module):
@@ -122,3 +122,5 @@ class AsTheyAre:
     def encode(self, x: Tensor) -> Tensor:
         """Return the pictures."""
         return x
+
+    once = encode

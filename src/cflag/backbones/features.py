@@ -124,6 +124,10 @@ class Extractor:
             self._encoded.update(zip(fresh, found, strict=True))
         return torch.stack([self._encoded[key] for key in keys]).float()
 
+    def once(self, x: Tensor) -> Tensor:
+        """Return the same of pictures that will not come again: nothing is kept."""
+        return self.features(x).to(self.kind).float()
+
     @torch.inference_mode()
     def features(self, x: Tensor, advance: Advance = lambda _: None) -> Tensor:
         """Return the features of pictures, (n, d), or of any shape from a part of a network."""

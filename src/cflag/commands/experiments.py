@@ -90,12 +90,13 @@ def add_tune(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from cflag.launch import carry
-    from cflag.results.display import Bar, PatientConsole, Quiet, show_results
+    from cflag.results.display import Bar, PatientConsole, Quiet, loading, show_results
 
     console = PatientConsole()
     display = Quiet() if args.quiet else Bar(console)
-    with nullcontext() if args.quiet else console.status("loading torch and the data"):  # takes a few seconds
+    with nullcontext() if args.quiet else loading(console):  # takes a few seconds
+        from cflag.launch import carry
+
         root, experiments = _resumed(args) if args.resume is not None else _begun(args)
     results: list[Result] = []
     try:

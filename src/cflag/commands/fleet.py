@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,8 +99,15 @@ def _add_poll(parser: argparse.ArgumentParser) -> None:
                         help="how often a client looks for questions; 0: Flower's own 3 s (default: 0.1)")  # fmt: skip
 
 
+def _loading(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Say at once that something goes on."""
+    from cflag.results.display import PatientConsole, loading
+
+    return nullcontext() if args.quiet else loading(PatientConsole(), "loading torch and Flower")
+
+
 def _deploy(args: argparse.Namespace) -> None:
-    with require_flower():
+    with _loading(args), require_flower():
         from cflag.engines.flower.processes.deploy import FleetOptions, deploy
     data = absolute(args.data_dir) if args.data_dir else os.environ.get("CFLAG_DATA", "")
     fleet = FleetOptions(data, args.database, args.poll)
@@ -107,7 +115,7 @@ def _deploy(args: argparse.Namespace) -> None:
 
 
 def _server(args: argparse.Namespace) -> None:
-    with require_flower():
+    with _loading(args), require_flower():
         from cflag.engines.flower.processes.deploy import ServerOptions, serve_fleet
         from cflag.engines.flower.processes.keys import check_server_keys
     check_server_keys(args.keys)

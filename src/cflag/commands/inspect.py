@@ -142,7 +142,7 @@ def _picture(config: Config, out: Path | None) -> None:
                 ["", *as_text(plan), "", "1, 2, ...: the task that a client is in; . absent; ^ someone leaves one"]
             )
         )
-    print("Not shown: who has no samples of a task sits it out; the data decide that, and were not looked at.")
+    print("Not shown: who has no samples of a task sits it out; the data decide that, and\nwere not looked at.")
     if schedule.streams:
         print("Nor this: who has few samples of a task is absent once they have passed.")
     if out is not None:

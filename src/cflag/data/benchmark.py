@@ -30,6 +30,10 @@ ClassCounts = list[dict[int, list[int]]]
 """For each task its classes, and for each class the training samples that clients 0, 1, ... have of it."""
 
 
+MOST_BYTES = 16 * 10**9
+"""What images may take in memory when they are resized: a hundred times CIFAR10."""
+
+
 class Features(Protocol):
     """What pictures go through before they are dealt."""
 
@@ -41,12 +45,18 @@ class Features(Protocol):
         """Return the features of pictures, as `source` has them."""
         ...
 
+    def once(self, x: Tensor) -> Tensor:
+        """Return the same of pictures that will not come again."""
+        ...
+
 
 class Benchmark:
     """Who gets which samples of which task; only indices are kept, samples are cut out when asked for."""
 
     def __init__(self, source: Source, options: BenchmarkOptions, features: Features | None = None) -> None:
         self.options = options
+        self.raw = source.shape, str(source.train.x.dtype).removeprefix("torch.")
+        """The shape and dtype of a sample as the source has it, before it is resized or goes through a backbone."""
         self.problem = find(options.problem)
         if not takes(self.problem, [source.problem]):
             raise UserError(
@@ -81,6 +91,7 @@ class Benchmark:
             by_task=sequence.by_task,
             clients=options.clients,
             origin=source.origin,
+            class_names=source.class_names,
             label=tuple(source.train.y.shape[1:]),
         )
         if not (self.problem.splits or self.heads.shared):
@@ -310,10 +321,19 @@ def _resized(source: Source, size: int) -> Source:
     if len(source.shape) != 3:
         raise UserError(f"image_size wants images; {source.name} has samples of shape {source.shape}")
 
-    def shrink(split: Split) -> Split:
-        pieces = [F.interpolate(x.float(), size=(size, size), mode="area") for x in split.x.split(1000)]
-        whole = not split.x.is_floating_point()
-        small = torch.cat([(p.round() if whole else p).to(split.x.dtype) for p in pieces])
-        return replace(split, x=small)
+    count = len(source.train) + len(source.test)
+    room = count * source.shape[0] * size * size * source.train.x.element_size()
+    if room > MOST_BYTES:
+        raise UserError(
+            f"image_size = {size}: {count:,} images of that size take {room / 1e9:,.0f} GB, more than "
+            f"{MOST_BYTES / 1e9:,.0f}; make it smaller, or use fewer samples_per_class"
+        )
+    train, test = (replace(split, x=resized(split.x, size)) for split in (source.train, source.test))
+    return replace(source, train=train, test=test)
 
-    return replace(source, train=shrink(source.train), test=shrink(source.test))
+
+def resized(x: Tensor, size: int) -> Tensor:
+    """Return images of size × size pixels, by averaging."""
+    pieces = [F.interpolate(piece.float(), size=(size, size), mode="area") for piece in x.split(1000)]
+    whole = not x.is_floating_point()
+    return torch.cat([(piece.round() if whole else piece).to(x.dtype) for piece in pieces])

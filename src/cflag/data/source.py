@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cflag.errors import DataError
-from cflag.problems.base import find
+from cflag.problems.base import find, whole
 
 
 @dataclass(frozen=True)
@@ -148,16 +148,6 @@ class Source:
         names = tuple(class_names) or names_of_classes(train)
         classes = len(names) or count_classes(torch.cat([split.y for split in halves]), name)
         return cls(name, halves[0], halves[1], classes, class_names=names)
-
-
-def whole(values: Tensor, where: str) -> Tensor:
-    """Return labels and the like as whole numbers; floating-point ones are taken if they are whole, else refused."""
-    if values.is_floating_point():
-        wrong = (values != values.round()).flatten().nonzero()  # so is NaN
-        if len(wrong):
-            place = int(wrong[0])
-            raise DataError(f"{where}: {values.flatten()[place]:g} at place {place} is not a whole number")
-    return values.long()
 
 
 def _outputs(problem: str, y: Sequence[Tensor], name: str) -> int:

@@ -32,6 +32,8 @@ class Spec:
     clients: int
     origin: str = ""
     """Of features, the digest of the backbone that made them: clients with other weights are of another benchmark."""
+    class_names: tuple[str, ...] = ()
+    """What the classes are called; empty where nobody knows."""
     label: tuple[int, ...] = ()
     """The shape of a label: () for one number, (k,) for a row of them."""
 
@@ -69,9 +71,10 @@ class Spec:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as JSON values."""
-        lists = {"shape": list(self.shape), "mean": list(self.mean), "std": list(self.std)}
+        lists: dict[str, Any] = {"shape": list(self.shape), "mean": list(self.mean), "std": list(self.std)}
         plain = {"dtype": self.dtype, "classes": self.classes, "by_task": self.by_task, "clients": self.clients}
         plain |= {"origin": self.origin} if self.origin else {}
+        lists |= {"class_names": list(self.class_names)} if self.class_names else {}
         plain |= {"label": list(self.label)} if self.label else {}
         return {**lists, **plain, "tasks": [list(classes) for classes in self.tasks]}
 
@@ -88,5 +91,6 @@ class Spec:
             by_task=raw["by_task"],
             clients=raw["clients"],
             origin=str(raw.get("origin", "")),
+            class_names=tuple(str(name) for name in raw.get("class_names", ())),
             label=tuple(raw.get("label", ())),
         )

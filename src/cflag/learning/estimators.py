@@ -59,8 +59,16 @@ class Components:
         return len(self.parts)
 
     def gradient(self, j: int) -> Tensor:
-        """Return ∇g_{i,j} at the client's present parameters."""
-        return self.client.value_and_grad(self.parts[j], self.loss)[1]
+        """Return ∇g_{i,j} at the client's present parameters.
+
+        A component is one function for a whole round, or g − g_i and the table would compare different ones: where
+        samples are varied, they are varied once a round.
+        """
+        return self.client.value_and_grad(self.client.augmented(self.parts[j], "component", j), self.loss)[1]
+
+    def batches(self) -> Iterator[Samples]:
+        """Yield the components in the order of the visits, for ever; where samples are varied, anew at each visit."""
+        return (self.client.augmented(self.parts[j], "batch", k) for k, j in enumerate(self.visits()))
 
     def table(self) -> GradientTable:
         """Return all component gradients at the present parameters, one per row."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from cflag.augmentations.base import Augment
 from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.errors import UserError
@@ -98,6 +99,8 @@ class Learner:
         """The tasks whose outputs are open, where a sample's own task is not known."""
         self.closed: Tensor | None = None
         """What is added to logits to close outputs of classes that a client has not seen; None: no more are closed."""
+        self.augment: Augment | None = None
+        """What varies samples while clients learn from them."""
         self._loss = None if loss is None else own_loss(loss, self)
         self._channels_last = channels_last
         self._parameters = [p for p in model.parameters() if p.requires_grad]

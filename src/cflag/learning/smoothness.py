@@ -110,7 +110,7 @@ def probe(components: Components) -> float:
     """Look around: a little step along −∇g_i for the components, one along the memory's own gradient for the memory."""
     client, x = components.client, components.client.params
     now, past, table = PathSmoothness(x), PathSmoothness(x), components.table()
-    drawn = client.memory.draw(client.rng("memory"))
+    drawn = client.remembered("memory")
     remembered = None if drawn is None else client.value_and_grad(drawn)[1]
     _step(x, components.mean(table))
     for j in range(len(components)):

@@ -1,1 +1,1 @@
-"""TensorBoard and MLflow: a run's rounds also go where people look at many runs."""
+"""TensorBoard, MLflow and W&B: a run's rounds also go where people look at many runs."""

@@ -176,8 +176,7 @@ class FedAvg(Method):
 
     def batches(self, client: Client) -> Iterator[Samples]:
         """Yield the client's mini-batches, pass after pass, each in a new order."""
-        components = Components(client, self.local.batch, "shuffled")
-        return (components.parts[j] for j in components.visits())
+        return Components(client, self.local.batch, "shuffled").batches()
 
     def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:
         """Return the direction of one local step: here the mini-batch gradient."""

@@ -75,7 +75,7 @@ class CFlag(Method):
         """m_i = ∇f_i†(x_t); asked apart, of those who have a past, where others do not."""
         if not client.memory.enabled:
             return {}
-        drawn = client.memory.draw(client.rng("memory"))
+        drawn = client.remembered("memory")
         return {"m": torch.zeros_like(client.params) if drawn is None else client.value_and_grad(drawn)[1]}
 
     def local_steps(

@@ -103,7 +103,7 @@ class CFlagShared(Method):
 
     def memory_batch(self, client: Client, skip: float) -> Samples | None:
         """The samples of m_i: the same whenever asked for within an exchange."""
-        return client.memory.draw(client.rng(f"memory {skip:g}"), self.local.batch)
+        return client.remembered(f"memory {skip:g}", self.local.batch)
 
     def memory_path(self, client: Client, skip: float, steps: float, m: Tensor | None) -> Iterator[Tensor | None]:
         """m_k for each of an exchange's steps; a single one has no path to follow m along."""

@@ -31,8 +31,7 @@ class Joint(FedAvg):
         """Yield mini-batches of everything the client has seen."""
         past = client.memory.samples
         everything = client.data if past is None else Samples.cat([past, client.data])
-        components = Components(client, self.local.batch, "shuffled", everything)
-        return (components.parts[j] for j in components.visits())
+        return Components(client, self.local.batch, "shuffled", everything).batches()
 
     def remember(self, client: Client) -> Answer:
         """Keep every sample of the finished task."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TypeGuard
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -127,6 +128,19 @@ def _roomy(layer: nn.Linear | nn.Conv2d, path: str, rank: int) -> nn.Linear | nn
             "lower it, or name wider layers in lora.layers"
         )
     return layer
+
+
+def split_again(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what `merged` returned under the names of a model with adapters, which add nothing any more."""
+    names = dict(state)
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, Lora):
+            before = f"{path}." if path else ""
+            for name, value in module.state_dict().items():
+                inner = name.removeprefix("layer.")
+                adapter = inner == name
+                names[f"{before}{name}"] = torch.zeros_like(value) if adapter else names.pop(f"{before}{inner}")
+    return names
 
 
 def merged(model: nn.Module) -> dict[str, Tensor]:

@@ -15,6 +15,8 @@ Parts = Mapping[str, nn.Module]
 """Networks by what the names of their parameters begin with; "" for nothing."""
 HEAD = "head"
 """What a model on a backbone is called, and the word for a network's last layer."""
+PICTURES = "pictures"
+"""What prepares pictures for a backbone all of which is part of the model is called."""
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 BATCH_NORMS = nn.modules.batchnorm._BatchNorm
 SHOWN = 8

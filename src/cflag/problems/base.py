@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -138,16 +137,21 @@ def takes(problem: Problem, names: Sequence[str]) -> bool:
     return any(isinstance(problem, registry.get("problem", name)) for name in names)
 
 
-def whole_numbers(y: Tensor, where: str) -> Tensor:
-    """Return labels as whole numbers; refuse those that are none instead of cutting them."""
-    if y.is_floating_point() and not bool((y == y.round()).all()):
-        raise DataError(
-            f"{where} labels are not whole numbers: they are no classes; for numbers to predict, set problem = "
-            "'regression'"
-        )
-    if y.is_complex():
-        raise DataError(f"{where} labels are complex numbers; give real ones")
-    return y.to(torch.long)
+def whole(values: Tensor, where: str, hint: str = "") -> Tensor:
+    """Return labels and the like as whole numbers; floating-point ones are taken if they are whole, else refused."""
+    if values.is_complex():
+        raise DataError(f"{where} are complex numbers; give real ones")
+    if values.is_floating_point():
+        wrong = (values != values.round()).flatten().nonzero()  # so is NaN
+        if len(wrong):
+            place = int(wrong[0])
+            raise DataError(f"{where}: {values.flatten()[place]:g} at place {place} is not a whole number{hint}")
+    return values.long()
+
+
+def whole_classes(y: Tensor, where: str) -> Tensor:
+    """Return labels as the numbers of classes."""
+    return whole(y, f"{where} labels", ", so no class; for numbers to predict, set problem = 'regression'")
 
 
 def ratio(part: Table, whole: Table) -> Table:

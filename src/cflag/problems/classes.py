@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cflag.errors import DataError
-from cflag.problems.base import Problem, Table, ratio, whole_numbers
+from cflag.problems.base import Problem, Table, ratio, whole_classes
 from cflag.problems.score import ACCURACY, Score
 from cflag.registry import register
 
@@ -28,7 +28,7 @@ class Classes(Problem):
         """Return whole numbers, one per sample."""
         if y.dim() != 1:
             raise DataError(f"{where} labels have shape {tuple(y.shape)}, expected one number per sample")
-        return whole_numbers(y, where)
+        return whole_classes(y, where)
 
     def outputs(self, y: Sequence[Tensor]) -> int:
         """One output for each class up to the largest."""

@@ -60,7 +60,7 @@ class Regression(Problem):
         return outputs, y.reshape(len(y), -1).to(outputs.dtype)
 
     def sums(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Sum e², |e|, y and y² of each number."""
+        """Sum e², abs(e), y and y² of each number."""
         wanted = y.reshape(len(y), -1).double()
         error = torch.nan_to_num(outputs.double() - wanted, nan=FARTHEST).clamp(-FARTHEST, FARTHEST)
         return torch.cat([error.square(), error.abs(), wanted, wanted.square()], 1)
@@ -70,7 +70,7 @@ class Regression(Problem):
         return 4 * outputs
 
     def score(self, name: str, sums: Table, samples: Table) -> Table:
-        """R² = 1 − Σe² / (Σy² − (Σy)²/n), which labels that are all alike do not have; or MAE = Σ|e| / n."""
+        """R² = 1 − Σe² / (Σy² − (Σy)²/n), which labels that are all alike do not have; or MAE = Σabs(e) / n."""
         squared, absolute, y, y_squared = np.split(sums, 4, axis=-1)
         n = samples[..., None]
         if name == MAE.name:

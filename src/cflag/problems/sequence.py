@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cflag.errors import DataError
-from cflag.problems.base import Problem, Table, ratio, whole_numbers
+from cflag.problems.base import Problem, Table, ratio, whole_classes
 from cflag.problems.score import Score
 from cflag.registry import register
 
@@ -35,7 +35,7 @@ class SequenceLabels(Problem):
         """Return whole numbers, one per step."""
         if y.dim() != 2 or not y.shape[1]:
             raise DataError(f"{where} labels have shape {tuple(y.shape)}, expected (n, T): one for each step")
-        return whole_numbers(y, where)
+        return whole_classes(y, where)
 
     def outputs(self, y: Sequence[Tensor]) -> int:
         """One output for each class up to the largest."""

@@ -12,11 +12,14 @@ from cflag.files import WHAT_TO_DO, checksum, read_bytes, read_json, write_seale
 
 NAME = "digests.json"
 RESULT, METRICS, MODEL = "result.json", "metrics.jsonl", "model.safetensors"
+DESCRIPTION, BESIDE = "model.json", "predict.safetensors"
+"""What it takes to use the model: how samples become inputs and what classes are; what a method needs beside it."""
 
 
 def write_digests(folder: Path, run: str, result: bytes) -> None:
     """Write the checksums of the metrics and the model, and of the result before it is there: it ends the run."""
-    sums = {name: _sum_of(folder / name) for name in (METRICS, MODEL)}
+    there = [name for name in (DESCRIPTION, BESIDE) if (folder / name).exists()]
+    sums = {name: _sum_of(folder / name) for name in (METRICS, MODEL, *there)}
     write_sealed_json(folder / NAME, {"run": run, **sums, RESULT: checksum(result)})
 
 
@@ -27,8 +30,15 @@ def check_ending(folder: Path, run: str) -> None:
     known = read_json(folder / NAME)
     if known.get("run", run) != run:
         raise UserError(f"{folder / NAME} is of another run, {known['run']}; {WHAT_TO_DO}")
-    if (folder / MODEL).exists() and known.get(MODEL, "") not in ("", _sum_of(folder / MODEL)):
-        raise UserError(f"{folder / MODEL} is not what {NAME} says was written; {WHAT_TO_DO}")
+    check_model(folder)
+
+
+def check_model(folder: Path) -> None:
+    """Refuse a model, and what goes with it, that is not what was written."""
+    known = read_json(folder / NAME) if (folder / NAME).is_file() else {}
+    for name in (MODEL, DESCRIPTION, BESIDE):
+        if (folder / name).exists() and known.get(name, "") not in ("", _sum_of(folder / name)):
+            raise UserError(f"{folder / name} is not what {NAME} says was written; {WHAT_TO_DO}")
 
 
 def check_digests(folder: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -37,6 +39,18 @@ class PatientConsole(Console):
         """Print nothing from now on."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def loading(console: Console, what: str = "loading torch and the data") -> Iterator[None]:
+    """Say at once that something goes on: a spinner on a terminal, elsewhere a line."""
+    if console.is_terminal:
+        with console.status(what):
+            yield
+        return
+    console.print(f"{what} ...", highlight=False)
+    console.file.flush()
+    yield
 
 
 class Display(Protocol):
@@ -78,16 +92,22 @@ class Quiet:
         """Show nothing."""
 
 
-class Bar:
-    """A live progress bar on a terminal; elsewhere one line per task, or per as many rounds."""
+EVERY = 10.0
+"""Seconds after which a line is due where there is no terminal, whatever is finished."""
 
-    def __init__(self, console: Console) -> None:
+
+class Bar:
+    """A live progress bar on a terminal; elsewhere a line per task, or per as many rounds, and every few seconds."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self.console = console
+        self.clock = clock
         self.progress: Progress | None = None
 
     def start(self, name: str, tasks: int, rounds: int, done: int, own: int = 0, score: Score = ACCURACY) -> None:
         """Start a bar for this run."""
         self.name, self.tasks, self.rounds, self.own, self.score = name, tasks, rounds, own, score
+        self.said = self.clock()
         if not self.console.is_terminal:
             return
         self.progress = Progress(
@@ -118,7 +138,12 @@ class Bar:
                 now = f"{self.score.label} {self.score.said(accuracy):>7}{_spent(record)}"
                 self.progress.update(self.bar, accuracy=now)
             self.progress.update(self.bar, advance=1, description=self._where(record["task"], record["round"]))
-        elif line := self._line(record):
+            return
+        line = self._line(record)
+        if not line and self.clock() >= self.said + EVERY:
+            line = self._where(record["task"], record["round"]).removeprefix(self.name).strip().replace("  ", ", ")
+        if line:
+            self.said = self.clock()
             so_far = (
                 "" if accuracy is None else f", {self.score.text} so far {self.score.said(accuracy)}{_spent(record)}"
             )

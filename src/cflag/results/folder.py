@@ -9,7 +9,8 @@ events.log           who was missing or came back, where clients are on other ma
 tensorboard/, loggers.json    with `log`: TensorBoard's events, and what loggers need to go on
 checkpoint/          the server after each of the last two rounds, each client's state as of then, and the test after
                      each task
-result.json, model.safetensors, digests.json, figures/    once the run is finished
+result.json, model.safetensors, model.json, digests.json, figures/    once the run is finished
+predict.safetensors  then, too: what the method needs beside the model to answer
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class RunFolder:
                         raise UserError(f"{self.path} is in use by another process") from None
                     time.sleep(0.05)  # `in_use` of another process may have been looking
             sweep(self.checkpoints)
-            for stem in ("benchmark", "model", "digests", "result"):  # others are not ours alone
+            for stem in ("benchmark", "model", "predict", "digests", "result"):  # others are not ours alone
                 sweep(self.path, stem)
             yield
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from math import inf
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cflag import registry
 from cflag.diagnostics import Figure
@@ -20,6 +20,11 @@ from cflag.files import WHAT_TO_DO, read_json
 from cflag.problems.score import ACCURACY, Score
 from cflag.results.digests import check_digests
 from cflag.results.metrics import read_metrics
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from cflag.results.model import TrainedModel
 
 SCHEMA = 5
 READABLE = (2, 3, 4, SCHEMA)
@@ -225,6 +230,14 @@ class Result:
             "forward_transfer": forward_transfer(signed, initial[0]),
             "learning_accuracy": learning_accuracy(a),
         }
+
+    def model(self, own: nn.Module | None = None, device: str = "cpu") -> TrainedModel:
+        """Return what was learned, ready to predict; a model of your own must be given again, for its code."""
+        from cflag.results.model import load_model
+
+        if self.folder is None:
+            raise UserError("this result has no run folder, and its model is there")
+        return load_model(self.folder, own, device)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

@@ -122,7 +122,8 @@ def make_source(name: str, train: Arrays, test: Arrays, classes: int, mean: Numb
 def _split(arrays: Arrays, where: str) -> Split:
     import torch
 
-    from cflag.data.source import Split, whole
+    from cflag.data.source import Split
+    from cflag.problems.base import whole
 
     y = whole(torch.from_numpy(np.ascontiguousarray(arrays.y)), f"{where} labels")
     subject, task = (None if a is None else torch.from_numpy(a.astype(np.int64)) for a in arrays[2:])

@@ -157,7 +157,8 @@ def _numbered_classes(name: str, rows: Rows, reading: Reading) -> tuple[Array, t
         return _positions(f"{name}: class", label, names, "the folders"), names, len(names)
     import torch
 
-    from cflag.data.source import count_classes, whole
+    from cflag.data.source import count_classes
+    from cflag.problems.base import whole
 
     y = whole(torch.from_numpy(numbers), f"{name}: labels")
     if reading.partial and not given:

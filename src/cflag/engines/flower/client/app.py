@@ -7,6 +7,8 @@ The node says which client it is and where it keeps its state and finds its data
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,4 +103,16 @@ def _place(context: Context) -> tuple[Path, int, dict[str, Any]]:
         return Path(str(node["state-dir"])), number, own
     if SIMULATION in os.environ:
         return Path(os.environ[SIMULATION]) / f"client-{number}", number, {}
+    if "num-partitions" in node:
+        return _simulated(context.run_id) / f"client-{number}", number, {"log": "", "plugins": []}
     raise CflagError("this SuperNode has no place for its state; start it with --node-config 'state-dir=\"/a/folder\"'")
+
+
+def _simulated(run: int) -> Path:
+    """Return the folder for clients' states where `flwr run` simulates them: of this user and this run alone."""
+    folder = Path(tempfile.gettempdir()) / f"cflag-{os.getuid()}-{run}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise CflagError(f"{folder} is not ours alone: it is no place for clients' states; remove it")
+    return folder

@@ -1,0 +1,1 @@
+"""C-FLAG, a baseline for continual federated learning."""

@@ -1,0 +1,1 @@
+"""Augmentations: how samples are varied while they are learned from."""

@@ -1,0 +1,200 @@
+"""A finished run's model for people who have no cflag: one file, what its outputs mean, and ten lines that use it.
+
+The exported model takes raw samples, as the data set has them (pictures as bytes), and scales them itself. Outputs of
+classes that no task brought are at minus infinity, so that the largest output is the run's own answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+from importlib.util import find_spec
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from cflag import registry
+from cflag.build import build_benchmark, build_model
+from cflag.config import CUSTOM, Config
+from cflag.data.spec import Spec
+from cflag.errors import UserError
+from cflag.files import json_lines, load_state, write_atomically
+from cflag.methods.base import Method
+from cflag.models.lora import LoraOptions
+from cflag.results.folder import RunFolder, refuse_existing
+from cflag.results.result import Result
+
+Form = Literal["onnx", "torchscript", "pytorch"]
+FORMS: tuple[Form, ...] = get_args(Form)
+FILES: dict[Form, str] = {"onnx": "model.onnx", "torchscript": "model.torchscript.pt", "pytorch": "model.pt2"}
+LOADING: dict[Form, tuple[str, str]] = {
+    "onnx": (
+        "import onnxruntime",
+        'session = onnxruntime.InferenceSession(here / "model.onnx")\nscores = session.run(None, {"x": x})[0]',
+    ),
+    "torchscript": (
+        "import torch",
+        'model = torch.jit.load(here / "model.torchscript.pt")\nscores = model(torch.from_numpy(x)).numpy()',
+    ),
+    "pytorch": (
+        "import torch",
+        'model = torch.export.load(here / "model.pt2").module()\nscores = model(torch.from_numpy(x)).numpy()',
+    ),
+}
+USAGE = """\
+\"\"\"Classify samples: python use.py SAMPLES.npy [TASK], an array of the shape and kind that about.json names.\"\"\"
+import json, sys
+from pathlib import Path
+import numpy as np
+{imports}
+here, x = Path(__file__).parent, np.load(sys.argv[1])
+about = json.loads((here / "about.json").read_text())
+{scores}
+allowed = about["tasks"][int(sys.argv[2]) - 1] if len(sys.argv) > 2 else range(len(about["classes"]))
+print(*(about["classes"][allowed[k]] for k in scores[:, list(allowed)].argmax(1)), sep="\\n")
+"""
+
+
+class Exported(nn.Module):
+    """A model with the scaling of its samples before it, and what is closed behind it."""
+
+    mean: Tensor
+    std: Tensor
+    closed: Tensor
+
+    def __init__(self, model: nn.Module, spec: Spec, open_outputs: Tensor) -> None:
+        super().__init__()
+        shape = (1, -1, *[1] * (len(spec.shape) - 1))
+        self.model = model.eval()
+        self.bytes = spec.dtype == "uint8"
+        self.scaled = spec.mean != (0.0,) or spec.std != (1.0,)
+        self.kind = next(model.parameters()).dtype
+        self.register_buffer("mean", torch.tensor(spec.mean).view(shape))
+        self.register_buffer("std", torch.tensor(spec.std).view(shape))
+        self.register_buffer("closed", torch.zeros(spec.classes).masked_fill(~open_outputs, -torch.inf))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a score for each class, (n, classes)."""
+        if self.bytes:
+            x = x.float() / 255
+        if self.scaled:
+            x = (x - self.mean.to(x.dtype)) / self.std.to(x.dtype)
+        scores: Tensor = self.model(x.to(self.kind))
+        return scores + self.closed
+
+
+def export(run: Path, form: Form, out: Path | None = None) -> Path:
+    """Write a finished run's model, what its outputs mean, and a snippet that uses it; return their folder."""
+    if form == "onnx" and any(find_spec(name) is None for name in ("onnx", "onnxscript")):
+        raise UserError("--to onnx needs ONNX; install it with: pip install 'cflag[export]'")
+    folder = RunFolder.open(run)
+    if not folder.finished:
+        raise UserError(f"{run} is not finished; go on with: cflag run --resume {run}")
+    out = out or run / f"export-{form}"
+    refuse_existing(out)
+    result, config = folder.result(), folder.config()
+    _refuse(config)
+    benchmark = build_benchmark(config)
+    spec = benchmark.spec
+    names = benchmark.source.class_names or tuple(map(str, range(spec.classes)))
+    model = rebuilt(run, config, spec)
+    seen = range(len(result.accuracy_matrix) if result.together else len(spec.tasks))
+    whole = Exported(model, spec, spec.heads.outputs(list(seen))).eval().requires_grad_(False)
+    content = _written(whole, spec.blank().x, form)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / FILES[form], content)
+    write_atomically(out / "about.json", json_lines(_about(result, spec, names, [spec.tasks[k] for k in seen])))
+    write_atomically(out / "use.py", usage(form).encode())
+    return out
+
+
+def usage(form: Form) -> str:
+    """Return ten lines that use the exported model."""
+    imports, scores = LOADING[form]
+    return USAGE.format(imports=imports, scores=scores)
+
+
+def _refuse(config: Config) -> None:
+    """Refuse runs whose answers are not those of one model on raw samples."""
+    method: type[Method] = registry.get("method", config.method)
+    if method.predict is not Method.predict:
+        raise UserError(
+            f"method '{config.method}' does not answer with its model's outputs alone, so the model is not all of it; "
+            "there is nothing to export"
+        )
+    if CUSTOM in (config.model, config.source):
+        raise UserError("this run used a model or source of its own: load model.safetensors into your own model")
+    if config.problem != "classes":
+        raise UserError(f"problem = '{config.problem}': only models that answer with classes are exported so far")
+    if config.backbone:
+        raise UserError(f"this run's model is on features of backbone '{config.backbone}': not exported yet")
+
+
+def rebuilt(run: Path, config: Config, spec: Spec) -> nn.Module:
+    """Return the model of a finished run with its parameters."""
+    file = run / "model.safetensors"
+    if not file.is_file():
+        raise UserError(f"{file} is not there; put it back, or run the experiment again")
+    plain = replace(config, lora=LoraOptions()) if config.lora.merge else config
+    model = build_model(plain, spec)
+    model.load_state_dict(load_state(file))
+    return model.cpu()
+
+
+def _about(result: Result, spec: Spec, names: tuple[str, ...], tasks: list[tuple[int, ...]]) -> dict[str, Any]:
+    """Return what a user of the model must know."""
+    return {
+        "classes": list(names),
+        "tasks": [list(task) for task in tasks],
+        "task_known": spec.by_task,
+        "input": {"name": "x", "shape": ["n", *spec.shape], "dtype": spec.dtype},
+        "output": {"name": "scores", "shape": ["n", spec.classes]},
+        "preprocessing": {
+            "in_model": True,
+            "divide_by": 255 if spec.dtype == "uint8" else 1,
+            "mean": list(spec.mean),
+            "std": list(spec.std),
+        },
+        "average_accuracy": result.average_accuracy,
+        "method": result.method,
+        "source": result.config["source"],
+        "versions": result.versions,
+    }
+
+
+def _written(model: nn.Module, blank: Tensor, form: Form) -> bytes:
+    """Return a model as a file of some form, for any number of samples."""
+    file = BytesIO()
+    sample = blank.repeat(2, *[1] * (blank.dim() - 1))  # an example of one would fix the number of samples
+    many = ({0: torch.export.Dim("n")},)
+    with torch.no_grad(), _quiet():
+        if form == "torchscript":
+            torch.jit.save(torch.jit.trace(model, (sample,)), file)
+        elif form == "pytorch":
+            torch.export.save(torch.export.export(model, (sample,), dynamic_shapes=many), file)
+        else:
+            program = torch.onnx.export(model, (sample,), input_names=["x"], output_names=["scores"],
+                                        dynamic_shapes=many, dynamo=True)  # fmt: skip
+            assert program is not None
+            file.write(program.model_proto.SerializeToString())
+    return file.getvalue()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what exporters say of themselves."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,262 @@
+"""What a run learned can be used: raw samples in, and the very answers that the run's own tests counted."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import cflag
+from cflag import Result, Source, Split, resume, run
+from cflag.cli import main
+from cflag.data.load import load_source
+from cflag.errors import UserError
+from tests.support import quick
+from tests.support.crashes import Crash, stop_after
+from tests.support.tiny_backbones import register_tiny
+
+QUICK: dict[str, Any] = {**quick.QUICK, "workers": 1}
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+@pytest.fixture(autouse=True)
+def _backbones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CFLAG_DATA", str(tmp_path / "data"))
+    register_tiny()
+
+
+def pictures(count: int = 120, classes: int = 4) -> Source:
+    """Coloured noise, brighter with the class: learnable, and never learned without errors."""
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(count) % classes
+    x = (torch.randint(0, 130, (count, 3, 8, 8), generator=generator) + 30 * y[:, None, None, None]).to(torch.uint8)
+    train, test = Split(x[: count // 2], y[: count // 2]), Split(x[count // 2 :], y[count // 2 :])
+    return Source("own", train, test, classes, (0.4,), (0.2,), class_names=("ant", "bee", "cow", "dog"))
+
+
+def of_task(source: Source, classes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    chosen = torch.isin(source.test.y, torch.tensor(classes))
+    return source.test.x[chosen], source.test.y[chosen]
+
+
+def check_both_matrices(result: Result, source: Source) -> None:
+    """Right answers over samples, counted here from raw samples, are the last rows of both matrices."""
+    model = Result.load(result.folder or Path()).model()
+    assert not model.training
+    for task, classes in enumerate(model.tasks):
+        x, y = of_task(source, classes)
+        for reading, said in (("task", task), ("class", "any")):
+            right = int((model.predict(x, said) == y).sum())  # type: ignore[arg-type]
+            assert right / len(y) == result.matrices[reading][-1][task], (reading, task)
+
+
+@pytest.mark.parametrize("scenario", ["task", "class"])
+@pytest.mark.parametrize("method", ["cflag", "icarl", "ncm", "ridge", "slda", "derpp"])
+def test_predictions_are_those_that_the_run_counted(method: str, scenario: str, tmp_path: Path) -> None:
+    result = run("digits", method=method, scenario=scenario, out=tmp_path / "run", **{**QUICK, "tasks": 3})
+    check_both_matrices(result, load_source("digits"))
+
+
+PARTS: dict[str, dict[str, Any]] = {
+    "features": {"model": "linear", "backbone": "chain"},
+    "half features": {"model": "linear", "backbone": "chain", "half_features": True},
+    "ncm": {"model": "linear", "backbone": "chain", "method": "ncm"},
+    "cut": {"model": "linear", "backbone": "chain", "trainable": ["layer2.*", "head"]},
+    "in one piece": {"model": "linear", "backbone": "block", "trainable": ["layer2.*", "head"]},
+    "lora": {"model": "linear", "backbone": "chain", "lora": {"rank": 2}},
+    "merged lora": {"model": "linear", "backbone": "chain", "lora": {"rank": 2, "merge": True}},
+    "merged lora, no backbone": {"model": "mlp", "lora": {"rank": 2, "merge": True}},
+    "smaller": {"model": "cnn", "width": 4, "image_size": 6},
+    "batch norm": {"model": "cnn", "width": 4, "norm": "batch"},
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_backbones_adapters_and_sizes_come_along(part: str, tmp_path: Path) -> None:
+    same: dict[str, Any] = {"scenario": "class", "tasks": 2, "rounds": 2, "clients": 2, "batch": 16, "method": "replay",
+                            "replay": {"lr": 0.2}}  # fmt: skip
+    source = pictures()
+    result = run(source=source, out=tmp_path / "run", **{**same, **PARTS[part]})
+    assert 0 < result.average_accuracy < 1
+    check_both_matrices(result, source)
+    model = result.model()
+    assert model.class_names == ("ant", "bee", "cow", "dog")
+    assert model.sample == ((3, 8, 8), "uint8")
+
+
+def test_domains_share_all_classes(tmp_path: Path) -> None:
+    """With `domain` every task has all classes, so a sample's task changes nothing; turned pictures come turned."""
+    source = pictures()
+    tasks = torch.arange(60) // 30
+    marked = Source.from_tensors(
+        (source.train.x, source.train.y), (source.test.x, source.test.y), "own", tasks=(tasks, tasks)
+    )
+    result = run(source=marked, scenario="domain", out=tmp_path / "run", clients=2, **QUICK)
+    model = result.model()
+    for task in (0, 1):
+        x, y = source.test.x[tasks == task], source.test.y[tasks == task]
+        assert float((model.predict(x) == y).double().mean()) == pytest.approx(result.accuracy_matrix[-1][task])
+        assert torch.equal(model.predict(x), model.predict(x, task))
+
+
+def test_a_task_must_be_said_where_tests_tell_it(tmp_path: Path) -> None:
+    model = run("digits", out=tmp_path / "run", **QUICK).model()
+    x = load_source("digits").test.x[:5]
+    with pytest.raises(UserError, match=r"say task=0 to 1, or task='any'"):
+        model.predict(x)
+    for wrong in (2, -1):
+        with pytest.raises(UserError, match=r"this run has tasks 0 to 1"):
+            model.predict(x, wrong)
+    own = model.probabilities(x, task=1)
+    assert set(own.nonzero()[:, 1].tolist()) <= set(model.tasks[1])
+    torch.testing.assert_close(own.sum(1), torch.ones(5))
+    by_hand = model(x)[:, list(model.tasks[1])].softmax(1)
+    torch.testing.assert_close(own[:, list(model.tasks[1])], by_hand)
+
+
+def test_outputs_are_those_of_the_plain_network_on_normalised_samples(tmp_path: Path) -> None:
+    model = run("digits", scenario="class", out=tmp_path / "run", **QUICK).model()
+    x = load_source("digits").test.x[:7]
+    with torch.no_grad():
+        by_hand = model.network((x.float() / 255 - 0.3043) / 0.3761)
+    torch.testing.assert_close(model(x), by_hand)
+    assert torch.equal(model(x.numpy()), model(x))
+    torch.testing.assert_close(model(x.float() / 255), by_hand)  # images may be given from 0 to 1, too
+
+
+def test_samples_that_are_not_the_sources_are_refused(tmp_path: Path) -> None:
+    model = run("digits", scenario="class", out=tmp_path / "run", **QUICK).model()
+    for wrong, why in (
+        (torch.zeros(2, 1, 9, 8, dtype=torch.uint8), r"shape \(2, 1, 9, 8\); this model takes \(n, 1, 8, 8\)"),
+        (torch.zeros(1, 8, 8, dtype=torch.uint8), r"this model takes \(n, 1, 8, 8\)"),
+        (torch.full((2, 1, 8, 8), 200.0), r"samples go from 200 to 200; images are bytes"),
+    ):
+        with pytest.raises(UserError, match=why):
+            model.predict(wrong)
+    signal = Source.from_tensors((torch.randn(40, 6), torch.arange(40) % 4), (torch.randn(8, 6), torch.arange(8) % 4))
+    flat = run(source=signal, scenario="class", clients=1, out=tmp_path / "flat", **QUICK).model()
+    with pytest.raises(UserError, match=r"samples are bytes; this model takes float32"):
+        flat.predict(torch.zeros(2, 6, dtype=torch.uint8))
+    assert len(flat.predict(torch.zeros(2, 6, dtype=torch.float64))) == 2
+
+
+def test_a_model_of_ones_own_is_given_again(tmp_path: Path) -> None:
+    own = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    result = run("digits", model=own, scenario="class", out=tmp_path / "run", **QUICK)
+    with pytest.raises(UserError, match=r"a model of its own: give it again, as in result.model\(MyNetwork\(\)\)"):
+        result.model()
+    again = result.model(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    x, y = of_task(load_source("digits"), again.tasks[1])
+    assert float((again.predict(x) == y).double().mean()) == result.accuracy_matrix[-1][1]
+    with pytest.raises(UserError, match=r"does not fit the model"):
+        result.model(nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Linear(12, 10)))
+
+
+def test_the_file_is_as_its_schema_says_and_the_same_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = json.loads((Path(cflag.__file__).parent / "results" / "model.schema.json").read_text())
+    run("digits", method="icarl", scenario="class", out=tmp_path / "whole", **QUICK)
+    about = json.loads((tmp_path / "whole" / "model.json").read_text())
+    jsonschema.validate(about, schema)
+    assert about["beside"] == ["means"]
+    assert about["seen"] == [0, 1]
+    stop_after(4, monkeypatch)  # after the last round of all
+    with pytest.raises(Crash):
+        run("digits", method="icarl", scenario="class", out=tmp_path / "killed", **QUICK)
+    assert not (tmp_path / "killed" / "model.json").exists()
+    resume(tmp_path / "killed")
+    for name in ("model.json", "predict.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes()
+
+
+def test_old_and_changed_folders_end_in_one_line(tmp_path: Path) -> None:
+    result = run("digits", method="ncm", scenario="class", out=tmp_path / "run", **QUICK)
+    for name in ("model.json", "model.safetensors"):
+        shutil.copytree(tmp_path / "run", tmp_path / name)
+        (tmp_path / name / name).unlink()
+        with pytest.raises(UserError, match=rf"has no {name}: .*; run it again with: cflag run .*config.toml"):
+            Result.load(tmp_path / name).model()
+    for name in ("model.json", "predict.safetensors"):
+        path = tmp_path / "run" / name
+        before = path.read_bytes()
+        path.write_bytes(before[:-2] + b"9}")
+        with pytest.raises(UserError, match=rf"{name} is not what digests.json says was written"):
+            result.model()
+        path.write_bytes(before)
+    assert result.model().seen == (0, 1)
+
+
+def test_the_command_answers_for_pictures_arrays_and_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = load_source("digits")
+    result = run("digits", scenario="class", out=tmp_path / "run", **QUICK)
+    x = source.test.x[:3]
+    expected, sure = result.model().predict(x).tolist(), result.model().probabilities(x).amax(1)
+    monkeypatch.chdir(tmp_path)
+    np.savez("a.npz", x=x.numpy())
+    np.savetxt("b.csv", x.flatten(1).numpy(), delimiter=",", fmt="%d", header=",".join("abcdefgh" * 8), comments="")
+    for k, picture in enumerate(x):
+        Image.fromarray(picture[0].numpy()).save(f"{k}.png")
+    assert main(["predict", "run", "0.png", "1.png", "2.png", "a.npz", "b.csv", "--csv"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head == "file,sample,class,name,probability"
+    assert [int(line.split(",")[2]) for line in lines] == expected * 3
+    assert [float(line.split(",")[4]) for line in lines] == pytest.approx(sure.tolist() * 3, abs=1e-4)
+    assert main(["predict", "run", "a.npz", "--task", "2"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split() == ["file", "sample", "class", "probability"]
+    assert {int(line.split()[2]) for line in table[1:]} <= set(result.model().tasks[1])
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["nowhere", "a.npz"], "nowhere holds no finished run"),
+        (["run", "nothing.png"], "nothing.png: there is no such file"),
+        (["run", "run/config.toml"], "not a picture, .npz or .csv file"),
+        (["run", "short.csv"], "short.csv: 2 columns; a sample of this run is 64 numbers"),
+        (["run", "words.csv"], "words.csv: not a table of numbers"),
+        (["run", "flat.npz"], r"flat.npz: samples have shape \(3, 64\)"),
+        (["run", "flat.npz", "--task", "3"], "--task 3: this run has tasks 1 to 2"),
+    ],
+)
+def test_the_command_refuses_in_one_line(
+    words: list[str], why: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    place = tmp_path_factory.getbasetemp() / "predict"
+    if not place.exists():
+        run("digits", scenario="class", out=place / "run", **QUICK)
+        (place / "short.csv").write_text("1,2\n3,4\n")
+        (place / "words.csv").write_text("1,2\n3,four\n")
+        np.savez(place / "flat.npz", x=np.zeros((3, 64), np.uint8))
+    monkeypatch.chdir(place)
+    assert main(["predict", *words]) == 2
+    error = capsys.readouterr().err
+    assert re.search(why, error), error
+    assert error.count("\n") == 1
+
+
+def test_a_regression_predicts_numbers(tmp_path: Path) -> None:
+    """R² by its definition, from predictions on the test half, is the run's."""
+    result = run("diabetes", rounds=2, workers=1, out=tmp_path / "run")
+    model, test = result.model(), load_source("diabetes").test
+    assert test.task is not None
+    for task in range(3):
+        x, y = test.x[test.task == task], test.y[test.task == task].double()
+        off = (model.predict(x).flatten().double() - y).square().sum() / (y - y.mean()).square().sum()
+        assert 1 - float(off) == pytest.approx(result.score_matrix[-1][task], rel=1e-4)
+    with pytest.raises(UserError, match="have no probabilities"):
+        model.probabilities(x)

