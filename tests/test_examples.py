@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 
-from cflag import Source, cli, run
+from cflag import Source, cli, load_config, run
 from cflag.config import load_raw, merge, parse_setting, resolve
 from cflag.data.benchmark import Benchmark
 from cflag.data.load import load_source
@@ -207,3 +207,27 @@ def test_the_readme_of_har_prints_what_was_measured_with_commands_that_exist() -
             config = resolve(merge(load_raw(str(EXAMPLES.parent / given.preset)), map(parse_setting, given.set)))
             assert (config.source, config.partition, config.clients) == ("har", "subject", 30)
     assert (HAR / "har.png").stat().st_size < 150_000
+
+
+# --- pictures that nothing was chosen on: examples/unseen --------------------------------------------------
+
+
+def test_unseen_pictures_are_what_they_say() -> None:
+    """Fifteen classes of strokes; 110 letters by each of the writers, all different, half of them held out."""
+    drawn = SimpleNamespace(**runpy.run_path(str(EXAMPLES / "unseen" / "drawn.py"), run_name="unseen"))
+    strokes = drawn.as_source("strokes", drawn.draw_strokes(train=3, test=1))
+    assert torch.bincount(strokes.train.y).tolist() == [3] * 15
+    assert torch.bincount(strokes.test.y).tolist() == [1] * 15
+    glyphs = drawn.as_source("glyphs", drawn.draw_glyphs(writers=2, train=1, test=1))
+    assert glyphs.classes == len(set(drawn.LETTERS)) == 110
+    assert torch.bincount(glyphs.train.subject).tolist() == [110, 110]
+    ink = (glyphs.train.x.flatten(1) > 128).sum(1)
+    assert int(ink.min()) > 10  # no letter is missing in a font, nor cut off
+
+
+@pytest.mark.parametrize("name", ["strokes", "glyphs"])
+def test_unseen_files_choose_nothing_for_one_method_alone(name: str) -> None:
+    """The same rate for everybody, α as much of it as its cap allows."""
+    config = load_config(str(EXAMPLES / "unseen" / f"{name}.toml"))
+    rates = {vars(s).get("lr", vars(s).get("beta")) for s in (config.settings, *config.other_settings.values())}
+    assert rates == {0.05 if name == "strokes" else 0.2}

@@ -294,7 +294,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[bytes]:
     return counts
 
 
-@pytest.mark.parametrize("method", ["cflag", "cflag-sgd", "cflag-shared", "replay", "derpp", "ewc", "joint"])
+@pytest.mark.parametrize(
+    "method", ["cflag", "cflag-sgd", "cflag-shared", "cflag-tracked", "replay", "derpp", "ewc", "joint"]
+)
 def test_every_use_of_a_sample_is_counted(method: str, tmp_path: Path, seen: Counter[bytes]) -> None:
     """Over questions, rounds, tasks and replays: ε is that of the sample with most gradients, counted by its pixels."""
     out = tmp_path / "run"
@@ -308,7 +310,10 @@ def test_every_use_of_a_sample_is_counted(method: str, tmp_path: Path, seen: Cou
     assert so_far[-1] == result.costs["epsilon"]
 
 
-@pytest.mark.parametrize("method", [{"method": "cflag"}, {"method": "cflag-shared", "cflag-shared": {"past": "own"}}])
+@pytest.mark.parametrize(
+    "method",
+    [{"method": "cflag"}, {"method": "cflag-tracked"}, {"method": "cflag-shared", "cflag-shared": {"past": "own"}}],
+)
 def test_what_is_made_again_is_no_use(method: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client without room for its table makes it again, in a later question or the same: with the same numbers."""
     own: dict[str, Any] = {**QUICK, "workers": 1, "privacy": STUDY, **method}

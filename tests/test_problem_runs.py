@@ -183,6 +183,7 @@ def test_a_fleet_gives_the_numbers_of_the_local_engine(method: str, tmp_path: Pa
 
 def test_killed_and_resumed_it_is_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, model = made("sequence")
+    assert isinstance(model, nn.Module)
     run(source=source, model=model, out=tmp_path / "whole", **SHORT)
     stop_after(3, monkeypatch)
     with pytest.raises(Crash):

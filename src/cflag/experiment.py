@@ -36,6 +36,7 @@ from cflag.process import cores, one_thread
 from cflag.results.display import Display, Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.history import History, Played
+from cflag.results.metrics import read_metrics
 from cflag.results.model import describe_model
 from cflag.results.result import Result
 from cflag.server import Server
@@ -89,6 +90,8 @@ class Experiment:
                 record = history.record(session.server, settled, counts, seconds, last, own_tasks, self.scoring)
                 save_checkpoint(folder, self._numbers(), session, history, record)
             display.update(record)
+            if history.done == 2 * self.config.rounds:
+                self._advise(session, folder, display)
 
         self.learner.load(session.server.params, session.server.buffers)
         figures = (*self.method.figures, *([STREAM_FIGURE] if engine.schedule.streams else []))
@@ -112,6 +115,13 @@ class Experiment:
         """Return what a checkpoint belongs to: the config, and the backbone on whose features the model learns."""
         origin = {"weights of the backbone": self.spec.origin} if self.spec.origin else {}
         return self.config.numbers() | origin
+
+    def _advise(self, session: Session, folder: RunFolder, display: Display) -> None:
+        """Let the method say what of its settings does not fit: once in a run, after the first task with a past."""
+        records = [record for record in read_metrics(folder.metrics) if record["task"] == 2]
+        for line in self.method.advice(self.config.method, session.server, records):
+            folder.say(line)
+            display.note(line)
 
     def _stop_early(self, session: Session, folder: RunFolder, display: Display, spent: BudgetError) -> History:
         """The privacy budget ends a run after its last finished round; the result is of the tasks finished by then."""

@@ -49,3 +49,11 @@ def along_the_path(client: Client, m: Tensor | None, followed: Samples | None, n
         return repeat(m)
     rest = m - client.recall(name, lambda: client.value_and_grad(followed)[1])
     return chain([m], (rest + client.value_and_grad(followed)[1] for _ in count()))
+
+
+def weight_of(m: Tensor, v: Tensor, pull: float, interference: bool) -> float:
+    """Return α_k: the interference rule of Algorithm 2 for one step. After it ⟨m, v + α_k m⟩ ≥ pull ‖m‖²."""
+    norm = float(m @ m)
+    if norm == 0.0:
+        return 0.0
+    return pull + (max(0.0, -float(m @ v) / norm) if interference else 0.0)

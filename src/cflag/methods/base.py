@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
-from cflag.diagnostics import Figure
+from cflag.diagnostics import Figure, Record
 from cflag.errors import UserError
 from cflag.learning.estimators import Components
 from cflag.learning.optimizers import make_optimizer
@@ -114,6 +114,13 @@ class Method:
     def predict(self, learner: Learner, samples: Samples, **sent: Any) -> Tensor:
         """Return a score of each class for each held-out sample, (n, outputs): here the global model's outputs."""
         return learner.outputs(samples)
+
+    def advice(self, table: str, server: Server, records: Sequence[Record]) -> list[str]:
+        """Return lines about settings that do not fit, from the metrics of the second task; `table` has the settings.
+
+        They are shown, and are in the run's events.
+        """
+        return []
 
     def remember(self, client: Client) -> Answer:
         """Choose which samples of the finished task stay in memory."""

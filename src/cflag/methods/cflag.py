@@ -7,7 +7,9 @@ rates adapt. Where the paper contradicts itself we follow docs/paper-notes.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
+from statistics import fmean
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +17,9 @@ from torch import Tensor
 
 from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Mean
+from cflag.diagnostics import Record
 from cflag.learning import forgetting
+from cflag.learning.advice import about_caps, about_memory
 from cflag.learning.estimators import ESTIMATORS, Components, Delayed, Minibatch
 from cflag.learning.observed import FIGURES
 from cflag.learning.optimizers import make_optimizer
@@ -152,6 +156,21 @@ class CFlag(Method):
         if m is not None and self.settings.measure_gamma:
             rule = self.settings.rule(self.steps(server), **self.rates(server))
             forgetting.observe(server, mean, m, self.memory_direction(m), rule)
+
+    def advice(self, table: str, server: Server, records: Sequence[Record]) -> list[str]:
+        """Whether α_i adapts at all, and whether the memory is starved, after a task with a past."""
+        if not self.uses_memory or not server.moment.left:
+            return []
+        steps, rates = self.steps(server), self.rates(server)
+        rule = self.settings.rule(steps, **rates)
+        each_round = steps * sum(min(self.local.batch, size) for size in server.sizes.values())
+        present = fmean(len(record.get("cohort") or server.sizes) for record in records) / len(server.sizes)
+        replayed = round(each_round * present * len(records))
+        lines = (
+            about_caps(table, rule.alpha, rule.alpha_cap, records),
+            about_memory(table, rule.alpha, rule.beta, steps, replayed, records),
+        )
+        return [line for line in lines if line]
 
     def begin_task(self, server: Server) -> Conversation:
         """Where L is estimated: a first look around."""

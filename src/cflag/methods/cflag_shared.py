@@ -23,7 +23,7 @@ from cflag.conversation import Answer, Ask, Conversation
 from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.estimators import Components
-from cflag.learning.memory_gradient import along_the_path, by_samples, in_two_parts, over_all_samples
+from cflag.learning.memory_gradient import along_the_path, by_samples, in_two_parts, over_all_samples, weight_of
 from cflag.learning.observed import RATES_FIGURE
 from cflag.learning.optimizers import Adam
 from cflag.methods.base import Method, require_positive
@@ -137,9 +137,5 @@ class CFlagShared(Method):
         return answer | (adam.moments() if self.settings.moments == "shared" else {})
 
     def pull(self, v: Tensor, m: Tensor | None) -> float:
-        """α_k: the interference rule of Algorithm 2 for one step. After it ⟨m, v + α_k m⟩ ≥ pull ‖m‖², before Adam."""
-        norm = 0.0 if m is None else float(m @ m)
-        if m is None or norm == 0.0:
-            return 0.0
-        against = max(0.0, -float(m @ v) / norm) if self.settings.rule == "interference" else 0.0
-        return self.settings.pull + against
+        """α_k, the weight of m in one step, before Adam."""
+        return 0.0 if m is None else weight_of(m, v, self.settings.pull, self.settings.rule == "interference")

@@ -40,7 +40,8 @@ RULES: dict[str, Questions] = {
     "cflag-sgd": {**GRADIENTS, "local_steps": STEPS},
     "fedtrack": GRADIENTS,
     "cflag-server": {**GRADIENTS, "local_steps": {**STEPS, "alpha": PUBLIC}},  # its clients all have the plain α
-    "cflag-shared": {**FEDAVG, "local_steps": MOMENTS, "memory_gradient": {"m": NOISED, "factor": PUBLIC}},
+    "cflag-shared": {**FEDAVG, "local_steps": MOMENTS, "memory_gradient": MEMORIES},
+    "cflag-tracked": {**FEDAVG, "memory_gradient": MEMORIES},
     "ewc": {**FEDAVG, "fisher": {"fisher": NONNEGATIVE}},
     "icarl": {**FEDAVG, "class_sums": {"sums": NOISED}},
     "target": {**FEDAVG, "receive": {}},

@@ -4,7 +4,8 @@ config.toml          the resolved config
 benchmark.json       the classes of each task, and how many samples of each every client has, where that is known
 experiment           the run's name, drawn once: all its state carries it
 metrics.jsonl        one line per round
-events.log           who was missing or came back, where clients are on other machines; a logger that broke
+events.log           who was missing or came back, where clients are on other machines; a logger that broke; what a
+                     method says about settings that do not fit
 tensorboard/, loggers.json    with `log`: TensorBoard's events, and what loggers need to go on
 checkpoint/          the server after each of the last two rounds, each client's state as of then, and the test after
                      each task
