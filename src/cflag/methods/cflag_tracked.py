@@ -29,7 +29,8 @@ from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.memory_gradient import by_samples, over_all_samples, weight_of
 from cflag.learning.observed import RATES_FIGURE
-from cflag.methods.base import FedAvg, SearchSpace, require_positive
+from cflag.methods.base import FedAvg, require_positive
+from cflag.methods.space import Around, Rate, SearchSpace
 from cflag.registry import register
 from cflag.server import Server
 
@@ -68,7 +69,7 @@ class CFlagTracked(FedAvg):
     Settings: ClassVar[type[Any]] = CFlagTrackedSettings
     uses_memory = True
     ratios: ClassVar[Mapping[str, str]] = {"m": "factor"}
-    search_space: ClassVar[SearchSpace] = {"beta": (0.02, 0.2), "pull": (0.5, 2.0)}
+    search_space: ClassVar[SearchSpace] = {"beta": Rate(), "pull": Around(1.0)}
     figures = (RATES_FIGURE,)
     settings: CFlagTrackedSettings
 
