@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from cflag.config import CUSTOM, flatten, merge, resolve
+from cflag.config import CUSTOM, Config, flatten, merge, resolve
 from cflag.data.source import Source
 from cflag.errors import UserError
 from cflag.jobs import Job, held, prepare, run_all
 from cflag.learning.learner import OwnLoss
+from cflag.loggers.attach import require_loggers
 from cflag.methods.base import Method
 from cflag.models.reference import Maker
 from cflag.own import Own, method_name, taken
@@ -112,6 +113,8 @@ def compare(  # noqa: PLR0913  (what `run` takes, and what makes a comparison)
 
 def carry_out(raw: Mapping[str, Any], terms: Terms, folder: Path, own: Own, at_once: int, watch: Watch) -> Comparison:
     """Run what is not finished of a comparison, and write its table and figure."""
+    for config in _configs(raw, terms.methods).values():  # mistakes are told before anything is written
+        require_loggers(config.log)
     with held(folder):
         jobs = plan(raw, terms.methods, terms.seeds, terms.budget, folder, own)
         prepare(jobs, own)
@@ -122,12 +125,16 @@ def carry_out(raw: Mapping[str, Any], terms: Terms, folder: Path, own: Own, at_o
     return Comparison(results, caption, folder, files)
 
 
+def _configs(raw: Mapping[str, Any], methods: Sequence[str]) -> dict[str, Config]:
+    return {method: resolve(merge(raw, [("method", method), ("workers", 1)])) for method in methods}
+
+
 def plan(
     raw: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int], budget: Budget, out: Path,
     own: Own | None = None,
 ) -> list[Job]:  # fmt: skip
     """Make the list of runs; with a budget of gradients or bytes each method gets the rounds that it pays for."""
-    configs = {method: resolve(merge(raw, [("method", method), ("workers", 1)])) for method in methods}
+    configs = _configs(raw, methods)
     if budget != "rounds":
         configs = equal_cost(configs, budget, partial(price, own=own))
     return [

@@ -15,7 +15,7 @@ from cflag.errors import UserError
 Range = tuple[float, float]
 """The least and the most that a number may be."""
 
-MANY, SIZE, RATE, PART = (0, 10**9), (0, 2**50), (0.0, 1e6), (0.0, 1.0)
+MANY, SIZE, RATE, PART = (0, 10**9), (0, 2**50), (0.0, 1e18), (0.0, 1.0)
 COUNT, SOME = (1, 10**9), (1, 10**6)
 NUMBERS: Range = (-1e100, 1e100)
 """Of a key of someone else's that says nothing: what can still be squared."""
@@ -26,7 +26,7 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
         "epochs": (0.0, 1e9), "steps": MANY, "batch": COUNT, "width": (0, 2**20), "table_bytes": (1, 2**50),
         "classes_per_client": SOME, "min_samples": MANY, "samples_per_class": MANY, "test_per_class": MANY,
         "image_size": (0, 2**14), "clients_per_round": (0.0, 1e6), "average_tail": PART, "eval_every": COUNT,
-        "min_clients": SOME, "deadline": (0.0, 1e9), "patience": (0.0, 1e9), "workers": (0, 2**10),
+        "validation": PART, "min_clients": SOME, "deadline": (0.0, 1e9), "patience": (0.0, 1e9), "workers": (0, 2**10),
     },
     "memory": {
         "per_task": COUNT, "sample": COUNT, "limit_samples": MANY, "limit_bytes": SIZE, "expire_rounds": MANY,
@@ -49,7 +49,7 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
         "drift": PART, "pull": RATE, "exchange": COUNT, "track": MANY, "strength": (0.0, 1e12), "decay": PART,
         "fisher_samples": COUNT, "temperature": (1e-3, 1e6), "shrink": PART, "samples": (2, 10**6), "batch": (2, 10**6),
         "generator_steps": SOME, "generator_lr": RATE, "student_steps": SOME, "student_lr": RATE, "bn": RATE,
-        "adversarial": RATE,
+        "adversarial": RATE, "replay": RATE,
     },
 }  # fmt: skip
 """By table, "" for keys outside of all and "method" for those of methods, and key."""

@@ -93,7 +93,7 @@ class CFlagTracked(FedAvg):
 
     def own_gradient(self, client: Client) -> Tensor:
         """m_i at x_t, on one mini-batch from the memory: the same one whenever asked for within a round."""
-        drawn = client.memory.draw(client.rng("memory"), self.local.batch)
+        drawn = client.remembered("memory", self.local.batch)
         assert drawn is not None
         return client.value_and_grad(drawn)[1]
 

@@ -21,6 +21,7 @@ from cflag.data.source import Source
 from cflag.errors import CflagError, DivergedError, PrunedError, UserError
 from cflag.jobs import Job, held, prepare, run_all
 from cflag.learning.learner import OwnLoss
+from cflag.loggers.attach import require_loggers
 from cflag.methods.base import Method
 from cflag.models.reference import Maker
 from cflag.own import Own, taken
@@ -77,6 +78,7 @@ def carry_out(
         chosen["engine"] = "local"  # changes no number
     searching = merge(chosen, [("validation", tuning.validation)])
     searches = [Search(method, searching, tuning.trials, tuning.seed) for method in methods]
+    require_loggers(searches[0].config({}).log)
     with held(out):
         rounds = _rounds(searches, tuning.budget, own)
         campaign = _Campaign(searches, rounds, tuning, out, own, at_once, watch)
