@@ -10,7 +10,7 @@ RATES = (3e-4, 1e-3, 3e-3)
 """The Adam rates that every method may choose from."""
 RATES_SEED, RATES_ROUNDS = 7, 4
 """A seed outside of every table, and fewer rounds than any has."""
-MORE_ROWS = ("cflag-sgd", "cflag-shared", "agem", "derpp", "joint")
+MORE_ROWS = ("cflag-sgd", "cflag-shared", "cflag-tracked", "agem", "derpp", "joint")
 """Rows of ours that the paper does not have."""
 TAIL_ROWS = ("replay-tail", "cflag-shared-tail")
 """The leaders with the average of a task's last models, where there are enough of them."""

@@ -48,6 +48,7 @@ OTHERS = (
     *(Variant(name, label, name, name, rates=("beta",) if name == "fedtrack" else ("lr",))
       for name, label in BASELINES.items()),
     Variant("cflag-shared", "C-FLAG-Shared", "cflag-shared", None, rates=("beta",)),
+    Variant("cflag-tracked", "C-FLAG-Tracked", "cflag-tracked", None, rates=("beta",)),
     Variant("replay-tail", "Erg-FL, last quarter averaged", "replay", None, TAIL),
     Variant("cflag-shared-tail", "C-FLAG-Shared, last quarter averaged", "cflag-shared", None, TAIL, rates=("beta",)),
     Variant("agem", "A-GEM-FL", "agem", None),
