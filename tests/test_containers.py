@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cflag.cli import _parser
+from cflag.cli import parser
 from cflag.engines.flower.processes.fleet import free_port
 from tests.support.processes import background
 
@@ -85,7 +85,7 @@ def units() -> list[Path]:
 def test_a_unit_starts_a_command_that_exists_without_rights(unit: Path) -> None:
     text = unit.read_text()
     (command,) = re.findall(r"^ExecStart=/opt/cflag/bin/cflag (.+)$", text, re.MULTILINE)
-    _parser().parse_args(command.replace("${SUPERLINK}", "localhost:1").replace("${NUMBER}", "0").split())
+    parser().parse_args(command.replace("${SUPERLINK}", "localhost:1").replace("${NUMBER}", "0").split())
     assert "User=cflag" in text
     assert "NoNewPrivileges=yes" in text
     analyse = shutil.which("systemd-analyze")

@@ -202,7 +202,7 @@ def test_the_readme_of_har_prints_what_was_measured_with_commands_that_exist() -
     commands = re.findall(r"^cflag .*", readme.replace("\\\n", " "), re.MULTILINE)
     assert len(commands) >= 3
     for command in commands:
-        given = cli._parser().parse_args(shlex.split(command, comments=True)[1:])
+        given = cli.parser().parse_args(shlex.split(command, comments=True)[1:])
         if "preset" in given:
             config = resolve(merge(load_raw(str(EXAMPLES.parent / given.preset)), map(parse_setting, given.set)))
             assert (config.source, config.partition, config.clients) == ("har", "subject", 30)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import cflag
 from cflag import FedAvg, Rate, Result, Source, UserError, registry
-from cflag.cli import _parser, main
+from cflag.cli import main, parser
 from cflag.config import load_config
 from cflag.engines.flower.client.station import Stations
 from cflag.errors import CflagError
@@ -298,7 +298,7 @@ def _leaves(parser: argparse.ArgumentParser, name: str = "cflag") -> dict[str, a
 
 
 def test_every_command_takes_plugins() -> None:
-    leaves = _leaves(_parser())
+    leaves = _leaves(parser())
     assert len(leaves) > 20
     assert not [name for name, parser in leaves.items() if "--plugin" not in parser.format_help()]
 
@@ -392,4 +392,4 @@ def test_the_pages_commands_are_commands(tmp_path: Path) -> None:
     lines = re.findall(r"^cflag .*$", PAGE.read_text(), re.MULTILINE)
     assert len(lines) == 2
     for line in lines:
-        _parser().parse_args(line.split()[1:])
+        parser().parse_args(line.split()[1:])

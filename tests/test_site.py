@@ -111,6 +111,28 @@ def test_what_a_page_says_can_be_done(page: str, tmp_path: Path, monkeypatch: py
                 subprocess.run([sys.executable, name[1]], check=True, capture_output=True)
 
 
+def commands(text: str) -> list[str]:
+    """Return the commands of a page's plain blocks and of those to be run."""
+    found = re.findall(r"^```(?:bash)?\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    lines = "".join(found).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.startswith("cflag ")]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/commands.md", "docs/start.md", "docs/tutorial.md"])
+def test_every_command_on_a_page_is_one(page: str) -> None:
+    """With options that exist and values of their kind; what it does is tested elsewhere."""
+    lines = commands((ROOT / page).read_text())
+    assert lines
+    for line in lines:
+        cli.parser().parse_args(shlex.split(line, comments=True)[1:])
+
+
+def test_the_readme_is_a_shop_window() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 100
+    assert "smoke" not in text
+
+
 def test_pages_without_blocks_to_run_are_not_listed() -> None:
     howto = {f"howto/{path.stem}" for path in (DOCS / "howto").glob("*.md")}
     assert {page for page in howto if blocks(page)} == {page for page in OWN if page.startswith("howto/")}

@@ -15,7 +15,7 @@ from cflag.registry import load_plugins
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; a person's mistake ends in one line and an exit code, not in a traceback."""
-    args = _parser().parse_args(argv)
+    args = parser().parse_args(argv)
     try:
         if getattr(args, "state_key", None) is not None:
             use_key(args.state_key)
@@ -43,7 +43,8 @@ def _give_up_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(prog="cflag", description="Continual federated learning with C-FLAG.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
