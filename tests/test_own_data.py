@@ -468,3 +468,21 @@ def test_the_check_shows_what_cannot_be_used(tmp_path: Path) -> None:
     draw(tmp_path / "p" / "a" / "good.png")
     (tmp_path / "p" / "a" / "bad.png").write_bytes(b"no picture")
     assert "1 pictures cannot be read" in "\n".join(examine("p", tmp_path, Reading()))
+
+
+def test_a_table_or_array_of_numbers_to_predict_is_a_regression(tmp_path: Path) -> None:
+    rows = [[k, 2 * k, k / 4, "ab"[k % 2]] for k in range(20)]
+    write_table(tmp_path / "t.csv", ["first", "second", "label", "task"], rows)
+    settings = {"problem": "regression", "scenario": "domain", "tasks": 2, "clients": 2, "rounds": 1}
+    config = load_config("digits", source="table:t.csv", data_dir=str(tmp_path), model="linear", **settings)
+    benchmark = build_benchmark(config)
+    assert (benchmark.source.problem, benchmark.source.classes, benchmark.source.train.y.dtype) == (
+        "regression", 1, torch.float32)  # fmt: skip
+    both = torch.cat([benchmark.source.train.y, benchmark.source.test.y])
+    assert sorted(both.tolist()) == [k / 4 for k in range(20)]
+    np.savez(tmp_path / "a.npz", x=np.zeros((6, 2)), y=np.eye(3)[[0, 1, 2, 0, 1, 2]].astype(np.int64))
+    several = load_source("npz:a.npz", tmp_path, Reading(problem="multilabel"))
+    assert (several.problem, several.classes, tuple(several.train.y.shape[1:])) == ("multilabel", 3, (3,))
+    write_table(tmp_path / "w.csv", ["first", "label"], [[1, "cat"], [2, "dog"]])
+    with pytest.raises(DataError, match="labels are words, and problem = 'regression' wants numbers"):
+        load_source("table:w.csv", tmp_path, Reading(problem="regression"))

@@ -50,7 +50,7 @@ def build_benchmark(config: Config, source: Source | None = None) -> Benchmark:
 def _load(config: Config) -> Source:
     """Read the config's source; where clients have data of their own, all of it, or on a client's machine its own."""
     own, fleet = has_own_data(registry.get("partition", config.partition)), config.engine == "flower"
-    folder, reading = data_dir_or_default(config.data_dir), Reading(config.data, partial=own, confined=fleet)
+    folder, reading = data_dir_or_default(config.data_dir), Reading(config.data, own, fleet, config.problem)
     if own and not fleet:
         return load_own(config.source, folder, config.clients, reading)
     return load_source(config.source, folder, reading)

@@ -46,6 +46,8 @@ class Reading:
     """Whether this is one client's part alone, so that nothing may be concluded from it about everybody's."""
     confined: bool = False
     """Whether nothing outside of the data folder may be read, since a server elsewhere names the place."""
+    problem: str = "classes"
+    """What labels are: `cflag list problems`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,8 @@ class Npz(OwnReader):
             if key not in arrays:
                 raise DataError(f"{path}: there is no array '{key}'; it has {', '.join(sorted(arrays))}")
         for key in {"x", label, *(key or what for what, key in named.items())} & set(arrays):
-            if len(arrays[key]) != len(arrays["x"]) or (key != "x" and arrays[key].ndim != 1):
+            flat = key != "x" and (key != label or self.reading.problem == "classes")
+            if len(arrays[key]) != len(arrays["x"]) or (flat and arrays[key].ndim != 1):
                 raise DataError(f"{path}: '{key}' has shape {arrays[key].shape}, x has {len(arrays['x'])} samples")
         user, task, test = (arrays.get(key or what) for what, key in named.items())
         user = arrays.get("subject") if user is None else user

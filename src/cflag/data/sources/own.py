@@ -95,10 +95,12 @@ def as_source(name: str, rows: Rows, reading: Reading) -> Source:
     from cflag.data.source import Source, Split
 
     options = reading.options
-    y, names, classes = _numbered_classes(name, rows, reading)
+    counted = reading.problem == "classes"
+    y, names, classes = _numbered_classes(name, rows, reading) if counted else _measured(name, rows, reading)
     user = None if rows.user is None else _numbered(rows.user)
     task = None if rows.task is None else _numbered_tasks(name, rows.task, reading)
-    test = _held_out(y, user, task, options.held_out) if rows.test is None else _marked(name, rows.test)
+    group = y if counted else np.zeros(len(y), np.int64)  # what shares are held out of
+    test = _held_out(group, user, task, options.held_out) if rows.test is None else _marked(name, rows.test)
 
     def half(mask: npt.NDArray[np.bool_], what: str) -> Split:
         chosen = torch.from_numpy(np.flatnonzero(mask))
@@ -112,7 +114,7 @@ def as_source(name: str, rows: Rows, reading: Reading) -> Source:
 
     train = half(~test, "training")
     mean, std = _scale(name, train.x, reading)
-    return Source(name, train, half(test, "tests"), classes, mean, std, class_names=names)
+    return Source(name, train, half(test, "tests"), classes, mean, std, class_names=names, problem=reading.problem)
 
 
 def words(values: Array) -> Array:
@@ -164,6 +166,22 @@ def _numbered_classes(name: str, rows: Rows, reading: Reading) -> tuple[Array, t
     if reading.partial and not given:
         raise DataError(f"{name}: one client alone does not know how many classes there are: set data.classes")
     return y.numpy(), (), given or count_classes(y, name)
+
+
+def _measured(name: str, rows: Rows, reading: Reading) -> tuple[Array, tuple[str, ...], int]:
+    """Return labels that are no single classes, as their problem has them, and how many outputs they need."""
+    import torch
+
+    from cflag.problems.base import find
+
+    problem = find(reading.problem)
+    numbers = rows.label if rows.label.dtype.kind in "biuf" else as_numbers(words(rows.label))
+    if numbers is None:
+        raise DataError(f"{name}: labels are words, and problem = '{reading.problem}' wants numbers")
+    if numbers.dtype.kind == "f":  # as models answer
+        numbers = numbers.astype(np.float32)
+    y = problem.labels(torch.from_numpy(np.ascontiguousarray(numbers)), f"{name}:")
+    return y.numpy(), (), problem.outputs([y])
 
 
 def _positions(what: str, found: Array, names: Sequence[str], where: str) -> Array:
