@@ -10,7 +10,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import replace
 from importlib.util import find_spec
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -20,14 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from cflag import registry
-from cflag.build import build_benchmark, build_model
 from cflag.config import CUSTOM, Config
 from cflag.data.spec import Spec
 from cflag.errors import UserError
-from cflag.files import json_lines, load_state, write_atomically
+from cflag.files import json_lines, write_atomically
 from cflag.methods.base import Method
-from cflag.models.lora import LoraOptions
 from cflag.results.folder import RunFolder, refuse_existing
+from cflag.results.model import TrainedModel, load_model
 from cflag.results.result import Result
 
 Form = Literal["onnx", "torchscript", "pytorch"]
@@ -100,16 +98,13 @@ def export(run: Path, form: Form, out: Path | None = None) -> Path:
     refuse_existing(out)
     result, config = folder.result(), folder.config()
     _refuse(config)
-    benchmark = build_benchmark(config)
-    spec = benchmark.spec
-    names = benchmark.source.class_names or tuple(map(str, range(spec.classes)))
-    model = rebuilt(run, config, spec)
-    seen = range(len(result.accuracy_matrix) if result.together else len(spec.tasks))
-    whole = Exported(model, spec, spec.heads.outputs(list(seen))).eval().requires_grad_(False)
+    trained = load_model(run)
+    spec, seen = trained.spec, trained.seen
+    whole = Exported(trained.network, spec, spec.heads.outputs(seen)).eval().requires_grad_(False)
     content = _written(whole, spec.blank().x, form)
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / FILES[form], content)
-    write_atomically(out / "about.json", json_lines(_about(result, spec, names, [spec.tasks[k] for k in seen])))
+    write_atomically(out / "about.json", json_lines(_about(result, trained)))
     write_atomically(out / "use.py", usage(form).encode())
     return out
 
@@ -128,30 +123,20 @@ def _refuse(config: Config) -> None:
             f"method '{config.method}' does not answer with its model's outputs alone, so the model is not all of it; "
             "there is nothing to export"
         )
-    if CUSTOM in (config.model, config.source):
-        raise UserError("this run used a model or source of its own: load model.safetensors into your own model")
+    if config.model == CUSTOM:
+        raise UserError("this run used a model of its own: result.model(MyNetwork()) gives it back; export that")
     if config.problem != "classes":
         raise UserError(f"problem = '{config.problem}': only models that answer with classes are exported so far")
     if config.backbone:
         raise UserError(f"this run's model is on features of backbone '{config.backbone}': not exported yet")
 
 
-def rebuilt(run: Path, config: Config, spec: Spec) -> nn.Module:
-    """Return the model of a finished run with its parameters."""
-    file = run / "model.safetensors"
-    if not file.is_file():
-        raise UserError(f"{file} is not there; put it back, or run the experiment again")
-    plain = replace(config, lora=LoraOptions()) if config.lora.merge else config
-    model = build_model(plain, spec)
-    model.load_state_dict(load_state(file))
-    return model.cpu()
-
-
-def _about(result: Result, spec: Spec, names: tuple[str, ...], tasks: list[tuple[int, ...]]) -> dict[str, Any]:
+def _about(result: Result, trained: TrainedModel) -> dict[str, Any]:
     """Return what a user of the model must know."""
+    spec = trained.spec
     return {
-        "classes": list(names),
-        "tasks": [list(task) for task in tasks],
+        "classes": list(trained.class_names),
+        "tasks": [list(spec.tasks[task]) for task in trained.seen],
         "task_known": spec.by_task,
         "input": {"name": "x", "shape": ["n", *spec.shape], "dtype": spec.dtype},
         "output": {"name": "scores", "shape": ["n", spec.classes]},
