@@ -331,3 +331,10 @@ def test_pictures_are_asked_about_as_they_were_learned_from(
     assert main(["predict", "run", "pics/dark/2.png", "--csv", "--task", "1"]) == 0
     probability = float(capsys.readouterr().out.splitlines()[1].split(",")[4])
     assert probability == pytest.approx(float(model.probabilities(middle, 0).max()), abs=1e-4)
+
+
+def test_a_run_is_found_by_its_name_or_said_to_be_none(tmp_path: Path) -> None:
+    folder = run("digits", out=tmp_path / "run", **QUICK).folder
+    assert Result.load(str(folder)).folder == folder
+    with pytest.raises(UserError, match="holds no finished run"):
+        Result.load(str(tmp_path))

@@ -43,8 +43,6 @@ def add_predict(commands: Commands) -> None:
 def _predict(args: argparse.Namespace) -> None:
     from cflag.results.result import Result
 
-    if not (args.run / "result.json").is_file():
-        raise UserError(f"{args.run} holds no finished run: there is no result.json in it")
     result = Result.load(args.run)
     model = result.model()
     if args.task is not None and not 1 <= args.task <= len(model.tasks):
