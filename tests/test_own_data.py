@@ -469,7 +469,9 @@ def test_the_check_shows_what_cannot_be_used(tmp_path: Path) -> None:
     assert lines[-1].startswith("cannot be used: t: labels: 0.25 at place 1 is not a whole number")
     draw(tmp_path / "p" / "a" / "good.png")
     (tmp_path / "p" / "a" / "bad.png").write_bytes(b"no picture")
-    assert "1 pictures cannot be read" in "\n".join(examine("p", tmp_path, Reading()))
+    lines = list(examine("p", tmp_path, Reading()))
+    assert "1 pictures cannot be read" in "\n".join(lines)
+    assert lines[-1].startswith("cannot be used")
 
 
 def test_a_table_or_array_of_numbers_to_predict_is_a_regression(tmp_path: Path) -> None:
@@ -527,3 +529,8 @@ def test_large_numbers_to_predict_are_told_of() -> None:
     large, small = (Source.from_tensors((x, y / k), (x, y / k), problem="regression") for k in (1, 10))
     assert about_labels(large) == ["labels are as large as 70: training may diverge; scale them to the order of one"]
     assert about_labels(small) == []
+
+
+def test_a_list_on_the_command_line_is_shown_how(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--set", "source=table:t.csv", "--set", "data.features=a,b"]) == 2
+    assert "data.features = 'a,b' must be a list of strings, as in ['a', 'b']" in capsys.readouterr().err

@@ -15,7 +15,8 @@ from cflag.errors import UserError, one_line, unknown
 from cflag.ranges import check_numbers
 
 KINDS: dict[Any, str] = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false",
-                         tuple[str, ...]: "a list of strings", tuple[float, ...]: "a list of numbers",
+                         tuple[str, ...]: "a list of strings, as in ['a', 'b']",
+                         tuple[float, ...]: "a list of numbers, as in [0.5, 1]",
                          tuple[tuple[int | str, ...], ...]: "a list of lists of class numbers or names"}  # fmt: skip
 
 

@@ -55,6 +55,8 @@ def examine(what: str, root: Path, reading: Reading) -> Iterator[str]:
     except DataError as error:
         refused = str(error)
     yield from _lines(rows, source_or_none, name)
+    if rows.unreadable and not refused:
+        refused = "repair or remove pictures that cannot be read"
     if refused:
         yield f"cannot be used: {refused}"
 
