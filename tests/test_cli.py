@@ -171,6 +171,7 @@ def test_unknown_preset_and_missing_or_broken_file(tmp_path: Path, capsys: pytes
     assert "there is no such file" in fails(["run", str(tmp_path / "no.toml")], capsys)
     (tmp_path / "bad.toml").write_text("rounds = = 3")
     assert "not a readable TOML file" in fails(["run", str(tmp_path / "bad.toml")], capsys)
+    assert "must end in .toml" in fails(["run", "mine.tom"], capsys)
     assert "not a whole number" in fails(["run", "--seeds", "1,x"], capsys)
 
 

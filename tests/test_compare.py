@@ -15,7 +15,7 @@ from cflag.comparison import plan
 from cflag.config import flatten, load_raw, merge, resolve
 from cflag.errors import CflagError, UserError
 from cflag.experiment import Experiment
-from cflag.jobs import prepare, run_all
+from cflag.jobs import held, prepare, run_all
 from cflag.pricing import Price, price
 from cflag.results.display import PatientConsole
 from cflag.results.table import as_csv, as_latex, as_markdown, as_text, columns
@@ -73,6 +73,13 @@ def test_latex_is_well_formed() -> None:
     assert all(line.count("&") == len(columns(RESULTS)) for line in body)
     assert "%" not in text.replace(r"\%", "")
     assert "±" not in text
+
+
+def test_a_folder_of_one_run_is_not_mixed_with_others(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    with pytest.raises(UserError, match="is the folder of one run"), held(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
 
 
 def test_rounds_budget_is_the_presets_own(tmp_path: Path) -> None:

@@ -127,8 +127,10 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
     copy = tmp_path / "run"
     shutil.copytree(finished, copy)
     export(copy, "torchscript")
-    with pytest.raises(UserError, match="already exists"):
+    with pytest.raises(UserError, match="already exists; choose another --out, or delete it"):
         export(copy, "torchscript")
+    with pytest.raises(UserError, match="holds no run:"):
+        export(tmp_path, "torchscript")
     with monkeypatch.context() as patch:
         patch.setattr("cflag.export.find_spec", lambda name: None)
         with pytest.raises(UserError, match=r"pip install 'cflag\[export\]'"):

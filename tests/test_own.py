@@ -189,7 +189,7 @@ def test_what_cannot_be_a_part_is_refused(tmp_path: Path) -> None:
     no_net: Any = lambda: 3  # noqa: E731
     with pytest.raises(UserError, match="method must be a name or a class derived from Method"):
         cflag.run(method=Net, out=out)
-    with pytest.raises(UserError, match="source must be a name or an object of Source"):
+    with pytest.raises(UserError, match=r"^source is a \w+; give a name, or make one: cflag.Source.from_tensors"):
         cflag.run(source=3, out=out)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"takes \(a, b\)"):
         cflag.run(model=unmade, out=out)

@@ -13,10 +13,12 @@ import torch
 from PIL import Image
 
 from cflag.build import build_benchmark
+from cflag.cli import main
 from cflag.config import load_config, resolve
 from cflag.data.benchmark import Benchmark
 from cflag.data.examine import examine
 from cflag.data.load import load_source
+from cflag.data.notes import about_labels
 from cflag.data.options import BenchmarkOptions, DataOptions
 from cflag.data.source import Source
 from cflag.data.sources.base import Reading
@@ -486,3 +488,42 @@ def test_a_table_or_array_of_numbers_to_predict_is_a_regression(tmp_path: Path) 
     write_table(tmp_path / "w.csv", ["first", "label"], [[1, "cat"], [2, "dog"]])
     with pytest.raises(DataError, match="labels are words, and problem = 'regression' wants numbers"):
         load_source("table:w.csv", tmp_path, Reading(problem="regression"))
+
+
+def test_the_check_takes_numbers_to_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_table(tmp_path / "t.csv", ["f", "label"], [[x, 60 + x / 2] for x in range(20)])
+    assert main(["data", "check", "t.csv", "--data-dir", str(tmp_path)]) == 0
+    assert "set problem = 'regression'" in capsys.readouterr().out.splitlines()[-1]
+    assert main(["data", "check", "t.csv", "--data-dir", str(tmp_path), "--set", "problem=regression"]) == 0
+    said = capsys.readouterr().out
+    assert "labels     60 to 69.5, mean 64.8, std 2.88" in said
+    assert "labels are as large as 69.5" in said
+    assert "classes" not in said
+
+
+def test_the_check_knows_folders_of_clients(tmp_path: Path) -> None:
+    for client in range(2):
+        draw(tmp_path / "fleet" / f"client-{client}" / "cat" / "1.png")
+    assert 'partition = "own"' in "\n".join(examine("fleet", tmp_path, Reading()))
+    assert "partition" not in "\n".join(examine("fleet/client-0", tmp_path, Reading()))
+
+
+def test_a_run_names_classes_that_nobody_can_learn(tmp_path: Path) -> None:
+    for half, classes in (("train", ["ant", "bee"]), ("test", ["ant", "bee", "cow"])):
+        for k, name in enumerate(classes):
+            for n in range(4):
+                draw(tmp_path / "p" / half / name / f"{n}.png", colour=40 * k + n)
+    (tmp_path / "p" / "train" / "dog").mkdir()
+    config = load_config("digits", source="pictures:p", tasks=1, clients=2, data_dir=str(tmp_path))
+    assert build_benchmark(config).notes() == [
+        "no training sample is of 2 classes: 'cow', 'dog'; their 4 test samples will be answered wrongly"
+    ]
+    listed = load_config("digits", source="pictures:p", tasks=[["ant", "bee"]], clients=2, data_dir=str(tmp_path))
+    assert build_benchmark(listed).notes() == []
+
+
+def test_large_numbers_to_predict_are_told_of() -> None:
+    x, y = torch.randn(40, 3), torch.linspace(-70, 60, 40)
+    large, small = (Source.from_tensors((x, y / k), (x, y / k), problem="regression") for k in (1, 10))
+    assert about_labels(large) == ["labels are as large as 70: training may diverge; scale them to the order of one"]
+    assert about_labels(small) == []

@@ -260,3 +260,81 @@ def test_a_regression_predicts_numbers(tmp_path: Path) -> None:
         assert 1 - float(off) == pytest.approx(result.score_matrix[-1][task], rel=1e-4)
     with pytest.raises(UserError, match="have no probabilities"):
         model.probabilities(x)
+
+
+def _walks(folder: Path) -> list[list[str]]:
+    """Two people's walks and rests, which one number tells apart, as a table with columns that are no features."""
+    rows = [["who", "speed", "kind", "heat"]]
+    rows += [[f"p{k % 2}", f"{(k // 2 % 2) * 4 + 0.1 * (k % 5):.1f}", ("rest", "walk")[k // 2 % 2], str(k % 3)]
+             for k in range(40)]  # fmt: skip
+    (folder / "walks.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+    return rows
+
+
+OF_WALKS: dict[str, Any] = {
+    "source": "table:walks.csv",
+    "tasks": 1,
+    "clients": 2,
+    "rounds": 3,
+    "workers": 1,
+    "out": "run",
+}
+
+
+@pytest.mark.parametrize("features", [(), ("heat", "speed")])
+def test_the_table_that_was_learned_from_can_be_asked_about(
+    features: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Columns of words and the label are left out, `data.features` says which are taken, and in which order."""
+    rows = _walks(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CFLAG_DATA", str(tmp_path))
+    said = {"label": "kind", "user": "who", "features": features}
+    model = run(**OF_WALKS, data=said, scenario="class").model()
+    assert main(["predict", "run", "walks.csv", "--csv"]) == 0
+    answers = [line.split(",")[3] for line in capsys.readouterr().out.splitlines()[1:]]
+    places = [rows[0].index(name) for name in (features or ("speed", "heat"))]
+    x = torch.tensor([[float(row[place]) for place in places] for row in rows[1:]])
+    assert answers == [model.class_names[k] for k in model.predict(x)]
+    assert answers == [row[2] for row in rows[1:]]
+
+
+def test_the_command_says_numbers_of_a_regression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = _walks(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CFLAG_DATA", str(tmp_path))
+    said = {"label": "speed", "features": ("heat",)}
+    model = run(**OF_WALKS, data=said, problem="regression", scenario="permuted").model()
+    assert main(["predict", "run", "walks.csv"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["file", "sample", "predicted"]
+    expected = model.predict(torch.tensor([[float(row[3])] for row in rows[1:]])).flatten()
+    assert [float(line.split()[2]) for line in lines] == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+def test_pictures_are_asked_about_as_they_were_learned_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wide picture keeps its middle, as in training; squeezed into a square it would be another."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CFLAG_DATA", str(tmp_path))
+    for name, shade in (("dark", 20), ("light", 230)):
+        Path("pics", name).mkdir(parents=True)
+        for k in range(10):
+            wide = Image.new("L", (24, 8), 255 - shade)
+            wide.paste(shade + k, (8, 0, 16, 8))
+            wide.save(f"pics/{name}/{k}.png")
+    model = run(data={"size": 8}, **{**OF_WALKS, "source": "pictures:pics"}).model()
+    middle = np.full((1, 1, 8, 8), 22, np.uint8)
+    assert main(["predict", "run", "pics/dark/2.png", "--csv", "--task", "1"]) == 0
+    probability = float(capsys.readouterr().out.splitlines()[1].split(",")[4])
+    assert probability == pytest.approx(float(model.probabilities(middle, 0).max()), abs=1e-4)
+
+
+def test_a_run_is_found_by_its_name_or_said_to_be_none(tmp_path: Path) -> None:
+    folder = run("digits", out=tmp_path / "run", **QUICK).folder
+    assert Result.load(str(folder)).folder == folder
+    with pytest.raises(UserError, match="holds no finished run"):
+        Result.load(str(tmp_path))

@@ -24,7 +24,7 @@ from cflag.data.spec import Spec
 from cflag.errors import UserError
 from cflag.files import json_lines, write_atomically
 from cflag.methods.base import Method
-from cflag.results.folder import RunFolder, refuse_existing
+from cflag.results.folder import RunFolder
 from cflag.results.model import TrainedModel, load_model
 from cflag.results.result import Result
 
@@ -91,11 +91,14 @@ def export(run: Path, form: Form, out: Path | None = None) -> Path:
     """Write a finished run's model, what its outputs mean, and a snippet that uses it; return their folder."""
     if form == "onnx" and any(find_spec(name) is None for name in ("onnx", "onnxscript")):
         raise UserError("--to onnx needs ONNX; install it with: pip install 'cflag[export]'")
+    if not (run / "config.toml").is_file():
+        raise UserError(f"{run} holds no run: there is no config.toml in it")
     folder = RunFolder.open(run)
     if not folder.finished:
         raise UserError(f"{run} is not finished; go on with: cflag run --resume {run}")
     out = out or run / f"export-{form}"
-    refuse_existing(out)
+    if out.exists():
+        raise UserError(f"{out} already exists; choose another --out, or delete it")
     result, config = folder.result(), folder.config()
     _refuse(config)
     trained = load_model(run)

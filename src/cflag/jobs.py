@@ -88,6 +88,8 @@ def _check_own(job: Job, own: Own) -> None:
 @contextmanager
 def held(root: Path) -> Iterator[None]:
     """Keep others out of a folder of runs, and let `cflag watch` know that someone is at work in it."""
+    if (root / "config.toml").exists():
+        raise UserError(f"{root} is the folder of one run, and would be mixed with others; choose another --out")
     try:
         root.mkdir(parents=True, exist_ok=True)
         file = open(root / ".lock", "w")  # noqa: SIM115  (closed below)

@@ -69,7 +69,8 @@ def taken(
         given["source"], source = source, None
     elif source is not None:
         if not isinstance(source, Source):
-            raise UserError(f"source must be a name or an object of Source, not {source!r:.80}")
+            what = type(source).__name__
+            raise UserError(f"source is a {what}; give a name, or make one: cflag.Source.from_tensors((x, y), (x, y))")
         given["source"] = CUSTOM
         if "problem" not in raw:
             given.setdefault("problem", source.problem)

@@ -170,11 +170,13 @@ def _data_check(args: argparse.Namespace) -> None:
     from cflag.values import options
 
     given = dict(parse_setting(text) for text in args.set)
+    problem = str(given.pop("problem", "classes"))
+    registry.get("problem", problem)
     for key in given:
         if not key.startswith("data."):
-            raise UserError(f"--set {key}: 'cflag data check' takes settings of [data], as in --set data.label=kind")
+            raise UserError(f"--set {key}: 'cflag data check' takes problem, and keys of [data] such as data.label")
     chosen = options(DataOptions, {key.removeprefix("data."): value for key, value in given.items()}, "data")
-    for line in examine(args.what, Path(args.data_dir or "."), Reading(chosen)):
+    for line in examine(args.what, Path(args.data_dir or "."), Reading(chosen, problem=problem)):
         print(line)
 
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterator
-from math import prod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cflag.errors import DataError, UserError
+from cflag.errors import UserError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from torch import Tensor
 
     from cflag.commands.common import Commands
     from cflag.results.model import TrainedModel
 
     Array = npt.NDArray[Any]
+    Answers = Callable[[Array], Iterator[tuple[str, ...]]]
 
-HEAD = ("file", "sample", "class", "name", "probability")
 AT_ONCE = 1000
 """Samples of an array or a table that are answered at once."""
 
@@ -30,121 +30,82 @@ def add_predict(commands: Commands) -> None:
     predict = commands.add_parser(
         "predict",
         help="use the model of a finished run",
-        description="Say which class pictures, the samples `x` of .npz files, or the rows of .csv files are of.",
+        description="Say what pictures, the samples `x` of .npz files, or the rows of tables are: a class, or "
+        "what else the labels of the run were.",
     )
     predict.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run")
-    predict.add_argument("files", nargs="+", type=Path, metavar="FILE", help="pictures, .npz or .csv")
+    predict.add_argument("files", nargs="+", type=Path, metavar="FILE", help="pictures, .npz, .csv or .parquet")
     predict.add_argument("--task", type=int, metavar="N", help="the task they are of, from 1: one of its classes")
     predict.add_argument("--csv", action="store_true", help="lines with commas instead of a table")
     predict.set_defaults(command=_predict)
 
 
 def _predict(args: argparse.Namespace) -> None:
-    from cflag.problems.base import takes
     from cflag.results.result import Result
 
-    model = Result.load(args.run).model() if (args.run / "result.json").is_file() else _unfinished(args.run)
-    if not takes(model.problem, ["classes"]):
-        raise UserError("this run's labels are no single classes; use its model from Python: Result.load(...).model()")
+    result = Result.load(args.run)
+    model = result.model()
     if args.task is not None and not 1 <= args.task <= len(model.tasks):
         raise UserError(f"--task {args.task}: this run has tasks 1 to {len(model.tasks)}")
     if args.task is None and model.spec.by_task:
         raise UserError(f"this run's tests tell the task of a sample: say which, with --task 1 to {len(model.tasks)}")
-    lines = list(_lines(model, args.files, "any" if args.task is None else args.task - 1))
+    head, answers = _answering(model, "any" if args.task is None else args.task - 1)
+    lines = list(_lines(model, args.files, result.config, answers))
     if args.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(HEAD)
+        writer.writerow(("file", "sample", *head))
         writer.writerows(lines)
-        return
-    width = max(len(str(path)) for path in args.files)
-    label = max(6, *map(len, model.class_names))
-    print(f"{'file':<{width}}  sample  {'class':<{label}}  probability")
-    for file, sample, _, name, probability in lines:
-        print(f"{file:<{width}}  {sample:>6}  {name:<{label}}  {float(probability):>10.1%}")
+    else:
+        _print(("file", "sample", *head), lines)
 
 
-def _unfinished(run: Path) -> TrainedModel:
-    raise UserError(f"{run} holds no finished run: there is no result.json in it")
+def _print(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Print a table for people: a class by its name alone, and how sure it is in percent."""
+    rows = [list(head), *map(list, lines)]
+    if "name" in head:
+        rows = [["file", "sample", "class", "probability"]]
+        rows += [[file, sample, name, f"{float(sure):.1%}"] for file, sample, _, name, sure in lines]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        sides = zip(row, widths, "<><>", strict=False)
+        print("  ".join(f"{cell:{side}{width}}" for cell, width, side in sides).rstrip())
+
+
+def _answering(model: TrainedModel, task: int | Literal["any"]) -> tuple[tuple[str, ...], Answers]:
+    """Return what the columns of answers are called, and what gives them."""
+    from cflag.problems.base import takes
+
+    def classes(x: Array) -> Iterator[tuple[str, ...]]:
+        for probability, label in zip(*model.probabilities(x, task).max(1), strict=True):
+            yield str(int(label)), model.class_names[int(label)], f"{float(probability):.4f}"
+
+    def others(x: Array) -> Iterator[tuple[str, ...]]:
+        for answer in model.predict(x, task):
+            yield (_words(model, answer),)
+
+    if takes(model.problem, ["classes"]):
+        return ("class", "name", "probability"), classes
+    return ("predicted",), others
+
+
+def _words(model: TrainedModel, answer: Tensor) -> str:
+    """Return an answer that is no single class: numbers, the labels that are yes, or a class for each step."""
+    if answer.is_floating_point():
+        return " ".join(f"{value:.6g}" for value in answer.reshape(-1).tolist())
+    yes = answer.nonzero().reshape(-1) if answer.dtype.itemsize == 1 else answer
+    return " ".join(model.class_names[int(label)] for label in yes)
 
 
 def _lines(
-    model: TrainedModel, files: list[Path], task: int | Literal["any"]
-) -> Iterator[tuple[str, str, str, str, str]]:
+    model: TrainedModel, files: Sequence[Path], config: Mapping[str, Any], answers: Answers
+) -> Iterator[tuple[str, ...]]:
+    from cflag.commands.unseen import read_samples
+
     for path in files:
-        x = _read(path, model)
+        x = read_samples(path, model, config)
         for start in range(0, len(x), AT_ONCE):
             try:
-                found = model.probabilities(x[start : start + AT_ONCE], task)
+                for place, answer in enumerate(answers(x[start : start + AT_ONCE]), start + 1):
+                    yield str(path), str(place), *answer
             except UserError as error:
                 raise UserError(f"{path}: {error}") from None
-            for place, (probability, label) in enumerate(zip(*found.max(1), strict=True), start + 1):
-                name = model.class_names[int(label)]
-                yield str(path), str(place), str(int(label)), name, f"{float(probability):.4f}"
-
-
-def _read(path: Path, model: TrainedModel) -> Array:
-    """Return the samples in a file, as the run's source would have had them."""
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
-    if path.suffix == ".npz":
-        return _arrays(path)
-    return _table(path, model) if path.suffix == ".csv" else _picture(path, model)
-
-
-def _arrays(path: Path) -> Array:
-    import zipfile
-
-    import numpy as np
-
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            x: Array = arrays["x"]
-    except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: cannot be read as an array x ({error})") from None
-    return x if x.dtype == np.uint8 else x.astype(np.float32)
-
-
-def _table(path: Path, model: TrainedModel) -> Array:
-    """Return the rows of a table of numbers, each as a sample; a first row that is no numbers is its head."""
-    import numpy as np
-
-    shape, dtype = model.sample or (model.spec.shape, model.spec.dtype)
-    try:
-        rows = [row for row in csv.reader(path.read_text(encoding="utf-8").splitlines()) if row]
-        if rows and not _is_number(rows[0][0]):
-            rows = rows[1:]
-        x = np.array(rows, dtype=np.float64)
-    except (ValueError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not a table of numbers ({error})") from None
-    if x.ndim != 2 or x.shape[1] != prod(shape):
-        columns = x.shape[1] if x.ndim == 2 else 0
-        raise DataError(f"{path}: {columns} columns; a sample of this run is {prod(shape)} numbers, {shape}")
-    whole = dtype == "uint8" and bool(((x >= 0) & (x <= 255) & (x == x.round())).all())
-    return x.astype(np.uint8 if whole else np.float32).reshape(-1, *shape)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _picture(path: Path, model: TrainedModel) -> Array:
-    """Return a picture with the run's number of channels, at the size that its source had."""
-    import numpy as np
-    from PIL import Image, UnidentifiedImageError
-
-    shape = model.sample[0] if model.sample else model.spec.shape if model.takes_one_size else (3,)
-    if len(shape) not in (1, 3) or shape[0] not in (1, 3):
-        raise UserError(f"{path}: this run's samples, {shape}, are no pictures")
-    try:
-        with Image.open(path) as image:
-            picture = image.convert("L" if shape[0] == 1 else "RGB")
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: not a picture, .npz or .csv file ({error})") from None
-    if len(shape) == 3 and picture.size != (shape[2], shape[1]):
-        picture = picture.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
-    pixels = np.array(picture, np.uint8)
-    return pixels[None, None] if shape[0] == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))[None]

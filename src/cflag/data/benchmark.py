@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from cflag import registry
 from cflag.data.heads import Heads
+from cflag.data.notes import about_classes, about_labels, about_tests
 from cflag.data.options import BenchmarkOptions
 from cflag.data.partitions.base import Deal, Dealt, Half, Indices, Partition, has_own_data
 from cflag.data.samples import Samples
@@ -200,15 +201,11 @@ class Benchmark:
 
     def notes(self) -> list[str]:
         """Return what people may want to know of who got what: who is not tested, what is known beforehand."""
-        said = []
-        for index, (parts, task) in enumerate(zip(self._test, self.tasks, strict=True), 1):
-            untested, samples = sum(not len(part) for part in parts), sum(map(len, parts))
-            if untested and samples < self.clients and self.schedule.together:
-                said.append(f"task {index} has {samples} test samples for {self.clients} clients: ")
-                said[-1] += f"{untested} are not tested on it"
-            if len(task.classes) == 1 and self.spec.by_task:
-                said.append(f"task {index} has one class, and tests tell the task: all answers are right, 100 %")
-        return said[:1] + [f"and {len(said) - 1} more tasks like this"] * (len(said) > 1)
+        said = about_labels(self.source)
+        if takes(self.problem, ["classes"]) and not has_own_data(self._partition):  # what one lacks another may have
+            said += about_classes(self.source, {label for task in self.spec.tasks for label in task})
+        sizes = [[len(part) for part in parts] for parts in self._test] if self.schedule.together else []
+        return said + about_tests(sizes, [len(task.classes) for task in self.tasks] if self.spec.by_task else [])
 
     def _refuse_untested(self) -> None:
         """Say so where a task has no test samples."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cflag.data.load import find_reader
+from cflag.data.notes import about_labels
 from cflag.data.source import Source
 from cflag.data.sources.base import Reading
 from cflag.data.sources.own import Array, OwnReader, Rows, as_numbers, as_source, in_order, words
@@ -79,12 +81,14 @@ def _lines(rows: Rows, source: Source | None, name: str) -> Iterator[str]:
     shape = "x".join(map(str, rows.x.shape[1:]))
     kind = "bytes: pictures" if rows.x.dtype == torch.uint8 else "numbers"
     yield f"shape      {shape}, {kind}, {_range(rows.x)}"
-    yield f"classes    {_counted(rows.label)}"
+    measured = source is not None and source.problem != "classes"
+    yield f"labels     {_measured(rows.label)}" if measured else f"classes    {_counted(rows.label)}"
     yield f"users      {'not known' if rows.user is None else _counted(rows.user)}"
     yield f"tasks      {'not known' if rows.task is None else _counted(rows.task)}"
     if source is not None:
         yield f"scale      mean {_short(source.mean)}, std {_short(source.std)}"
-    odd = [*_odd_samples(rows), *(_odd_labels(rows, source))]
+    odd = [*_odd_folders(rows), *_odd_samples(rows)]
+    odd += about_labels(source) if measured and source else _odd_labels(rows, source)
     yield f"odd        {odd[0] if odd else 'nothing'}"
     for line in odd[1:]:
         yield f"           {line}"
@@ -105,6 +109,19 @@ def _counted(found: Array) -> str:
     while shown and len(line) + len(shown[0]) < ROOM:
         line += shown.pop(0) + (", " if shown else "")
     return line + ("..." if shown else "")
+
+
+def _measured(found: Array) -> str:
+    """Return the range of labels that are no single classes."""
+    values = np.asarray(found, np.float64)
+    return f"{values.min():g} to {values.max():g}, mean {values.mean():.3g}, std {values.std():.3g}"
+
+
+def _odd_folders(rows: Rows) -> Iterator[str]:
+    """Yield that clients' folders were taken for classes."""
+    if rows.class_names and all(re.fullmatch(r"client-\d+", name) for name in rows.class_names):
+        yield 'its folders look like clients, not like classes: partition = "own", and'
+        yield "--data-dir this folder; check one alone: its client-0"
 
 
 def _short(values: Sequence[float]) -> str:

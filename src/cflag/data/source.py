@@ -102,7 +102,9 @@ class Source:
         """
         for half in (train, test):
             if len(half) != 2 or not all(isinstance(part, Tensor) for part in half):
-                raise DataError(f"{name}: give (x, y) as two tensors for train and for test")
+                raise DataError(
+                    f"{name}: give (x, y) as two tensors for train and for test; torch.from_numpy makes them of arrays"
+                )
             if not half[1].numel():
                 raise DataError(f"{name}: there are no labels; give some for train and for test")
         kind = find(problem)

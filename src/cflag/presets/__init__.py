@@ -7,7 +7,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from cflag.errors import unknown
+from cflag.errors import UserError, unknown
 
 PROTOCOL = "protocol:"
 """What the names of presets begin with that are other papers' protocols; they are in a folder of their own."""
@@ -29,6 +29,8 @@ def _names(folder: Traversable) -> list[str]:
 
 def _text(name: str) -> str:
     if name not in (known := [*preset_names(), *protocol_names()]):
+        if "." in name or "/" in name:
+            raise UserError(f"'{name}' is no preset, and the name of a file of yours must end in .toml")
         raise unknown("preset", name, known)
     folder = files(__name__) / "protocols" if name.startswith(PROTOCOL) else files(__name__)
     return (folder / f"{name.removeprefix(PROTOCOL)}.toml").read_text(encoding="utf-8")

@@ -255,9 +255,12 @@ class Result:
         return {**first, **named, **self.summary(), "accuracy_matrix": self.accuracy_matrix, **raw}
 
     @classmethod
-    def load(cls, folder: Path) -> Result:
+    def load(cls, folder: Path | str) -> Result:
         """Read a finished run back."""
+        folder = Path(folder)
         check_digests(folder)
+        if not (folder / "result.json").exists():
+            raise UserError(f"{folder} holds no finished run: there is no result.json in it")
         raw = read_json(folder / "result.json")
         if raw.get("schema") not in READABLE:
             raise UserError(f"{folder} was written by another version of cflag; run it again in a new folder")

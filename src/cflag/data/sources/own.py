@@ -160,9 +160,9 @@ def _numbered_classes(name: str, rows: Rows, reading: Reading) -> tuple[Array, t
     import torch
 
     from cflag.data.source import count_classes
-    from cflag.problems.base import whole
+    from cflag.problems.base import whole_classes
 
-    y = whole(torch.from_numpy(numbers), f"{name}: labels")
+    y = whole_classes(torch.from_numpy(numbers), f"{name}:")
     if reading.partial and not given:
         raise DataError(f"{name}: one client alone does not know how many classes there are: set data.classes")
     return y.numpy(), (), given or count_classes(y, name)

@@ -79,7 +79,7 @@ class Pictures(OwnReader):
         from cflag.data.store import gathered
 
         def row(index: int) -> Tensor:
-            return torch.from_numpy(_pixels(files[index], size, grey))
+            return torch.from_numpy(pixels_of(files[index], size, grey))
 
         def key() -> str:
             about = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
@@ -142,7 +142,7 @@ def _is_class(path: Path) -> bool:
     return path.is_dir() and not path.name.startswith(".") and path.name not in ("samples", "features", "backbones")
 
 
-def _pixels(file: Path, size: int, grey: bool) -> Array:
+def pixels_of(file: Path, size: int, grey: bool) -> Array:
     """Return a picture as bytes (channels, size, size), upright, its middle square."""
     from PIL import Image, ImageOps
 

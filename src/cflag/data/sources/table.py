@@ -36,7 +36,7 @@ class Table(OwnReader):
         names = options.features or [name for name in columns if name not in special.values()]
         if not names:
             raise DataError(f"{path}: there are no columns but {', '.join(columns)}; a sample needs features")
-        x = np.stack([_numbers(path, name, columns[name]) for name in names], axis=1)
+        x = np.stack([as_column(path, name, columns[name]) for name in names], axis=1)
         user, task, test = (columns.get(special[key]) for key in ("user", "task", "test"))
         return Rows(torch.from_numpy(x.astype(np.float32)), columns[special["label"]], user, task, test)
 
@@ -74,7 +74,7 @@ def read_parquet(path: Path) -> dict[str, Array]:
     return {name: np.array(["" if cell is None else cell for cell in cells]) for name, cells in found.items()}
 
 
-def _numbers(path: Path, name: str, column: Array) -> Array:
+def as_column(path: Path, name: str, column: Array) -> Array:
     """Return a column as numbers; an empty cell is none."""
     if column.dtype.kind in "biuf":
         return column.astype(np.float64)
@@ -82,14 +82,15 @@ def _numbers(path: Path, name: str, column: Array) -> Array:
     try:
         return np.array(cells, dtype=np.float64)
     except ValueError:
-        wrong = next(row for row, cell in enumerate(cells, 2) if not _is_number(cell))
+        wrong = next(row for row, cell in enumerate(cells, 2) if not is_number(cell))
         raise DataError(
             f"{path}, line {wrong}: '{cells[wrong - 2]}' in column '{name}' is no number; a column of words can be "
             "the label, user, task or test, or is left out by data.features = [...]"
         ) from None
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Tell whether a cell holds a number."""
     try:
         float(cell)
     except ValueError:
