@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from cflag.diagnostics import Figure, Marks, Points, Series
-from cflag.report.parts import COLOURS, Groups, figure
+from cflag.report.parts import COLOURS, figure
+from cflag.report.story import Groups
 from cflag.report.svg import Line, Rug, curves
 from cflag.results.metrics import task_starts
 

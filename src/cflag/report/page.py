@@ -13,6 +13,7 @@ from cflag.errors import UserError
 from cflag.files import checksum
 from cflag.problems.score import common
 from cflag.report import measured, parts
+from cflag.report.story import stories, story
 from cflag.results import table
 from cflag.results.folder import RunFolder, runs_in
 from cflag.results.result import Result
@@ -38,10 +39,12 @@ def make_page(results: Sequence[Result], title: str) -> str:
     """Return the whole page; runs of several benchmarks get a part for each, below one table of all."""
     benchmarks = by_benchmark(results)
     if len(benchmarks) == 1:
+        said = story(parts.by_method(results))
         sections = _sections(results, "")
         links = "".join(f'<a href="#{key}">{escape(name)}</a>' for key, name, _ in sections)
         body = "".join(f'<section id="{key}"><h2>{escape(name)}</h2>{html}</section>' for key, name, html in sections)
     else:
+        said = stories(parts.by_method(runs) for runs in benchmarks.values())
         links = "".join(f'<a href="#b{k}">{escape(name)}</a>' for k, name in enumerate(benchmarks))
         body = _overview(benchmarks) + "".join(
             _benchmark(k, name, runs) for k, (name, runs) in enumerate(benchmarks.items())
@@ -52,7 +55,8 @@ def make_page(results: Sequence[Result], title: str) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{_text("page.css")}</style></head>'
-        f'<body><main><header><h1>{escape(title)}</h1><p class="lead">{lead}</p><nav>{links}</nav></header>'
+        f'<body><main><header><h1>{escape(title)}</h1><p class="story">{escape(said)}</p>'
+        f'<p class="lead">{lead}</p><nav>{links}</nav></header>'
         f"{body}</main><script>{_text('page.js')}</script></body></html>\n"
     )
 
@@ -121,7 +125,8 @@ def _overview(benchmarks: dict[str, list[Result]]) -> str:
 
 
 def _benchmark(number: int, name: str, results: Sequence[Result]) -> str:
-    inner = "".join(f"<h3>{escape(head)}</h3>{html}" for _, head, html in _sections(results, f"b{number}-"))
+    inner = f'<p class="story">{escape(story(parts.by_method(results)))}</p>'
+    inner += "".join(f"<h3>{escape(head)}</h3>{html}" for _, head, html in _sections(results, f"b{number}-"))
     return f'<section id="b{number}"><details class="part"><summary>{escape(name)}</summary>{inner}</details></section>'
 
 

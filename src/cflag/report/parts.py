@@ -10,6 +10,7 @@ from typing import Any
 import tomli_w
 
 from cflag.problems.score import common
+from cflag.report.story import Groups, leader
 from cflag.report.svg import Line, Shade, curves, heat
 from cflag.report.timetable import drawing
 from cflag.results import table
@@ -21,9 +22,6 @@ COLOURS = 8
 """How many the page has."""
 MOST_CLIENTS, MOST_CLASSES = 60, 200
 """How many can be drawn."""
-
-Groups = dict[str, list[Result]]
-"""The runs of each method, in the order in which methods appear."""
 
 
 def by_method(results: Sequence[Result]) -> Groups:
@@ -54,7 +52,7 @@ def cards(results: Sequence[Result]) -> str:
     """Say in a few numbers what was run and what came out."""
     config, groups = results[0].config, by_method(results)
     score = common([r.score for r in results])
-    best = max(groups, key=lambda m: score.sign * fmean(r.average_score for r in groups[m]))
+    best = leader(groups)
     mean = fmean(r.average_score for r in groups[best])
     values = [
         (score.said(mean), f"best {score.text}: {best}"),
