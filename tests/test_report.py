@@ -252,8 +252,9 @@ def test_curves_without_points_say_so() -> None:
 
 @pytest.mark.browser
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
-def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
-    """No errors in the console, every figure has its buttons, and a click on a heading sorts."""
+@pytest.mark.parametrize("width", [1280, 420])
+def test_in_a_browser(width: int, runs: Path, tmp_path: Path) -> None:
+    """No errors in the console, every figure has its buttons, above the plot, and a click on a heading sorts."""
     probe = """
     <script>
     const notes = [];
@@ -268,8 +269,18 @@ def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
       notes.push("figures " + figures.every((f) => f.querySelector("svg").getBoundingClientRect().width > 50));
       notes.push("buttons " + figures.every((f) => f.querySelectorAll(".save button").length === 2));
       notes.push("saved " + whole(figures[0].querySelector("svg")).includes("stroke:"));
-      document.title = notes.join("; ");
-      document.body.setAttribute("data-notes", notes.join("; "));
+      const drawn = figures.map((f) => [f.querySelector("svg").getBoundingClientRect(), f]);
+      const below = (f) => f.querySelector(".save").getBoundingClientRect().bottom;
+      notes.push("off the plot " + drawn.every(([box, f]) => below(f) <= box.top));
+      const charts = drawn.filter(([, f]) => f.querySelector("svg.chart"));
+      const inside = (f) => f.clientWidth - 2 * parseFloat(getComputedStyle(f).paddingLeft);
+      notes.push("full width " + charts.every(([box, f]) => Math.abs(box.width - inside(f)) < 1));
+      setTimeout(() => {
+        const boxes = [...document.querySelectorAll(".wide, .scroll")];
+        const told = boxes.every((b) => (b.scrollWidth > b.clientWidth + 1) === b.classList.contains("more"));
+        notes.push("scrolls told " + told + " " + boxes.some((b) => b.classList.contains("more")));
+        document.body.setAttribute("data-notes", notes.join("; "));
+      }, 500);
     });
     </script></head>"""
     page = make_page(find_results([runs]), "x").replace("</head>", probe, 1)
@@ -277,8 +288,12 @@ def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
     file.write_text(page)
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
              "--disable-component-update", "--disable-sync", "--disable-quic",
-             f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", "--dump-dom"]  # fmt: skip
+             f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},2000",
+             "--virtual-time-budget=3000", "--dump-dom"]  # fmt: skip
     done = subprocess.run(["chromium", *flags, file.as_uri()], capture_output=True, text=True, timeout=120, check=False)
     found = re.search(r'data-notes="([^"]*)"', done.stdout)
     assert found, done.stderr[-500:]
-    assert found[1] == "down true; up true; figures true; buttons true; saved true"
+    assert found[1] == (
+        "down true; up true; figures true; buttons true; saved true; off the plot true; full width true; "
+        f"scrolls told true {str(width == 420).lower()}"
+    )

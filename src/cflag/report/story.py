@@ -136,6 +136,8 @@ def _who_forgets(groups: Groups, score: Score) -> str:
     other = _points(score, fmean(r.forgetting for r in groups[first.other]))
     if first.by == 0:
         return f"{least} and {first.other} forget the same, {much}."
+    if much.startswith("-"):
+        much += " (it gained on earlier tasks)"
     doubt = "" if first.sure or first.within is None else ", which is within the spread"
     return f"{least} forgets least: {much}, then {first.other} with {other}{doubt}."
 
