@@ -275,6 +275,7 @@ def test_in_a_browser(width: int, runs: Path, tmp_path: Path) -> None:
       const charts = drawn.filter(([, f]) => f.querySelector("svg.chart"));
       const inside = (f) => f.clientWidth - 2 * parseFloat(getComputedStyle(f).paddingLeft);
       notes.push("full width " + charts.every(([box, f]) => Math.abs(box.width - inside(f)) < 1));
+      document.querySelectorAll("details").forEach((part) => { part.open = true; });
       setTimeout(() => {
         const boxes = [...document.querySelectorAll(".wide, .scroll")];
         const told = boxes.every((b) => (b.scrollWidth > b.clientWidth + 1) === b.classList.contains("more"));
