@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from cflag.diagnostics import Figure, Marks, Series
 from cflag.problems.score import ACCURACY
 from cflag.report.measured import sections
 from cflag.report.page import by_benchmark, find_results, make_page
-from cflag.report.svg import Axis, Line, Rug, Shade, curves, heat
+from cflag.report.svg import ROW, Axis, Line, Rug, Shade, curves, heat
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -244,6 +245,28 @@ def test_a_rug_marks_its_moments() -> None:
     (x, width) = re.findall(r'<rect class="f1" x="([^"]+)" y="[^"]+" width="([^"]+)"', drawn)[0]
     centre = re.findall(r'<circle class="f0" r="3" cx="([^"]+)"', drawn)[1]
     assert float(x) + float(width) / 2 == pytest.approx(float(centre), abs=0.2)
+
+
+def test_an_axis_that_does_not_begin_at_0_says_so() -> None:
+    """From 90 to 100 there are 0.6 of room on either side; 10 of 100 can be seen from 0 on."""
+    near = curves([Line("a", [(1.0, 90.0), (2.0, 100.0)], 0)], "x", "y (%)")
+    assert "y (%); the axis begins at 89.4, not at 0<" in near
+    far = curves([Line("a", [(1.0, 10.0), (2.0, 100.0)], 0)], "x", "y (%)")
+    assert "not at 0" not in far
+    assert ">0</text>" in far
+
+
+def test_few_lines_have_their_names_at_their_ends_and_many_a_legend() -> None:
+    few = [Line(f"m{k}", [(1.0, 1.0), (2.0, 5.0 - 0.01 * k)], k) for k in range(4)]
+    drawn = curves(few, "x", "y")
+    named = re.findall(r'<text class="name f(\d)" x="[^"]+" y="([^"]+)">m(\d)<', drawn)
+    assert [(colour, name) for colour, _, name in named] == [(str(k), str(k)) for k in range(4)], "the highest first"
+    ys = [float(y) for _, y, _ in named]
+    assert all(b - a == pytest.approx(ROW, abs=0.2) for a, b in pairwise(ys)), "moved apart"
+    assert "legend" not in drawn
+    many = curves([*few, Line("m4", [(1.0, 1.0)], 4)], "x", "y")
+    assert 'class="name' not in many
+    assert many.count("<span>") == 5
 
 
 def test_curves_without_points_say_so() -> None:
