@@ -21,6 +21,7 @@ from cflag.diagnostics import Figure, Marks, Series
 from cflag.problems.score import ACCURACY
 from cflag.report.measured import sections
 from cflag.report.page import by_benchmark, find_results, make_page
+from cflag.report.parts import over_seeds
 from cflag.report.svg import ROW, Axis, Line, Rug, Shade, curves, heat
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -113,7 +114,7 @@ def test_the_numbers_are_the_runs(runs: Path) -> None:
     page = make_page(results, "x")
     for result in results:
         assert f"<td>{100 * result.average_accuracy:.1f}</td>" in page
-        for row in result.accuracy_matrix:
+        for row in result.accuracy_matrix:  # one seed: its own mean
             for value in row:
                 assert f">{100 * value:.0f}</text>" in page
 
@@ -197,7 +198,7 @@ def test_declared_figures_show_the_mean_over_seeds_with_a_band(tmp_path: Path) -
     rows: dict[int, list[float | None]] = {1: [1.0, 3.0, 5.0], 2: [3.0, 3.0, None]}
     results = [measured(tmp_path / str(s), "a", s, [{"warmth": w} for w in ws], own) for s, ws in rows.items()]
     other = measured(tmp_path / "other", "b", 1, [{"warmth": 2.0}, {"warmth": 4.0}, {}], own)
-    ((key, title, html),) = sections({"a": results, "b": [other]}, "x-")
+    ((key, title, html),) = sections({"a": results, "b": [other]}, "x-", {"a": 0, "b": 1})
     assert (key, title) == ("x-measured-warmth", "Warmth")
     shown = re.findall(r"<title>(\w): ([\d.]+)</title>", html)
     assert shown == [("a", "2"), ("a", "3"), ("a", "5"), ("b", "2"), ("b", "4")]
@@ -209,12 +210,34 @@ def test_marks_are_drawn_where_most_clients_logged_them(tmp_path: Path) -> None:
     own = Figure("pull", "Pull", (Series("pull", "p_i", by_client=True),), Marks("case", ("up", "down"), "which way"))
     said = [["up", "up", "down"], ["down", "none", "none"], ["down", "down", "none"]]
     rows = [{"clients": {"pull": [1.0, 2.0, 6.0], "case": words}} for words in said]
-    ((_, _, html),) = sections({"a": [measured(tmp_path / "1", "a", 7, rows, own)]}, "")
+    ((_, _, html),) = sections({"a": [measured(tmp_path / "1", "a", 7, rows, own)]}, "", {"a": 0})
     rugs = re.findall(r"<rect class=\"(f\d)\"[^>]*><title>(\w+) in most clients: (\d)</title>", html)
-    assert rugs == [("f1", "up", "1"), ("f2", "down", "3")]
+    assert rugs == [("f7", "up", "1"), ("f6", "down", "3")], "colours that no method has"
     assert re.findall(r"<title>mean p_i: ([\d.]+)</title>", html) == ["3", "3", "3"]
     assert re.findall(r"<title>up: ([\d.]+)</title>", html) == ["66.67", "0", "0"]
     assert re.findall(r"<h3>([^<]+)</h3>", html) == ["a, seed 7: Pull", "a, seed 7: which way"]
+
+
+def test_matrices_are_means_over_seeds_and_say_the_spread() -> None:
+    """0.5 and 0.7 make 0.6; a seed in which nobody could test does not count."""
+    mean, spread = over_seeds([[[0.5, None]], [[0.7, 0.2]], [[0.6, None]]], ACCURACY)
+    assert mean == [[pytest.approx(0.6), 0.2]]
+    assert spread(0, 0) == " (50.0 to 70.0 over 3 seeds)"
+    assert spread(0, 1) == ""
+
+
+def test_a_method_has_one_colour_everywhere(runs: Path, tmp_path: Path) -> None:
+    """Also where a benchmark has only the second of the page's methods."""
+    run("digits", out=tmp_path / "other", method="finetune", zeta=0.5, **QUICK)
+    page = make_page([*find_results([runs]), *find_results([tmp_path])], "x")
+    figures = re.findall(r'<figure id="([^"]+)">(.*?)</figure>', page, re.S)
+    for method, colour in (("cflag", "0"), ("finetune", "1")):
+        maps = [html for key, html in figures if re.search(f"(matrix|clients)-{method}$", key)]
+        assert len(maps) == {"cflag": 2, "finetune": 4}[method]
+        assert {c for html in maps for c in re.findall(r'<rect class="f(\d)"', html)} == {colour}
+        names = {c for _, html in figures for c in re.findall(rf'<text class="name f(\d)"[^>]*>{method}<', html)}
+        assert names == {colour}
+        assert set(re.findall(rf'<i class="swatch b(\d)"></i>{method}<', page)) == {colour}
 
 
 def test_what_is_not_learned_yet_is_faint_and_many_classes_are_small() -> None:

@@ -37,17 +37,17 @@ def find_results(folders: Sequence[Path]) -> list[Result]:
 
 def make_page(results: Sequence[Result], title: str) -> str:
     """Return the whole page; runs of several benchmarks get a part for each, below one table of all."""
-    benchmarks = by_benchmark(results)
+    benchmarks, colours = by_benchmark(results), parts.colours_of(results)
     if len(benchmarks) == 1:
         said = story(parts.by_method(results))
-        sections = _sections(results, "")
+        sections = _sections(results, "", colours)
         links = "".join(f'<a href="#{key}">{escape(name)}</a>' for key, name, _ in sections)
         body = "".join(f'<section id="{key}"><h2>{escape(name)}</h2>{html}</section>' for key, name, html in sections)
     else:
         said = stories(parts.by_method(runs) for runs in benchmarks.values())
         links = "".join(f'<a href="#b{k}">{escape(name)}</a>' for k, name in enumerate(benchmarks))
-        body = _overview(benchmarks) + "".join(
-            _benchmark(k, name, runs) for k, (name, runs) in enumerate(benchmarks.items())
+        body = _overview(benchmarks, colours) + "".join(
+            _benchmark(k, name, runs, colours) for k, (name, runs) in enumerate(benchmarks.items())
         )
     many = f"{len(results)} run{'s' if len(results) > 1 else ''}"
     lead = f"{many}, made with cflag {escape(results[0].versions['cflag'])}"
@@ -61,17 +61,21 @@ def make_page(results: Sequence[Result], title: str) -> str:
     )
 
 
-def _sections(results: Sequence[Result], key: str) -> list[tuple[str, str, str]]:
+def _sections(results: Sequence[Result], key: str, colours: parts.Colours) -> list[tuple[str, str, str]]:
     """Return the parts for one benchmark: a key, a heading, what is below it; those without content are left out."""
     groups = parts.by_method(results)
     sections = [
         (f"{key}summary", "Summary", parts.cards(results)),
-        (f"{key}methods", "Methods and costs", parts.methods_table(results)),
+        (f"{key}methods", "Methods and costs", parts.methods_table(results, colours)),
         (f"{key}schedule", "Who learns which task when", parts.schedule(results[0], key)),
-        (f"{key}curves", _curves_head(results[0]), parts.accuracy(groups, key)),
-        (f"{key}matrices", f"{common([r.score for r in results]).title} matrices", parts.matrices(groups, key)),
-        *measured.sections(groups, key),
-        (f"{key}clients", "Clients", parts.clients(groups, key)),
+        (f"{key}curves", _curves_head(results[0]), parts.accuracy(groups, key, colours)),
+        (
+            f"{key}matrices",
+            f"{common([r.score for r in results]).title} matrices",
+            parts.matrices(groups, key, colours),
+        ),
+        *measured.sections(groups, key, colours),
+        (f"{key}clients", "Clients", parts.clients(groups, key, colours)),
         (f"{key}classes", "Who has which classes", parts.partition(results[0], key)),
         (f"{key}config", "Config", parts.configs(groups)),
     ]
@@ -117,16 +121,16 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _overview(benchmarks: dict[str, list[Result]]) -> str:
+def _overview(benchmarks: dict[str, list[Result]], colours: parts.Colours) -> str:
     everything = [run for runs in benchmarks.values() for run in runs]
     rows = [[name, *row] for name, runs in benchmarks.items() for row in table.rows(runs, everything)]
-    inner = parts.sortable(["benchmark", *table.heads(everything)], rows)
+    inner = parts.sortable(["benchmark", *table.heads(everything)], rows, colours)
     return f'<section id="overview"><h2>All benchmarks</h2>{inner}</section>'
 
 
-def _benchmark(number: int, name: str, results: Sequence[Result]) -> str:
+def _benchmark(number: int, name: str, results: Sequence[Result], colours: parts.Colours) -> str:
     inner = f'<p class="story">{escape(story(parts.by_method(results)))}</p>'
-    inner += "".join(f"<h3>{escape(head)}</h3>{html}" for _, head, html in _sections(results, f"b{number}-"))
+    inner += "".join(f"<h3>{escape(head)}</h3>{html}" for _, head, html in _sections(results, f"b{number}-", colours))
     return f'<section id="b{number}"><details class="part"><summary>{escape(name)}</summary>{inner}</details></section>'
 
 

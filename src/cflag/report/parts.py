@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from statistics import fmean
 from typing import Any
 
 import tomli_w
 
-from cflag.problems.score import common
+from cflag.problems.score import Score, common
 from cflag.report.story import Groups, leader
-from cflag.report.svg import Line, Shade, curves, heat
+from cflag.report.svg import Line, Rows, Shade, curves, heat
 from cflag.report.timetable import drawing
 from cflag.results import table
 from cflag.results.folder import RunFolder
@@ -30,6 +30,15 @@ def by_method(results: Sequence[Result]) -> Groups:
     for result in results:
         groups.setdefault(result.method, []).append(result)
     return groups
+
+
+Colours = Mapping[str, int]
+"""Each method's number on the page: it has the same colour everywhere, and from the ninth on dashed lines."""
+
+
+def colours_of(results: Sequence[Result]) -> dict[str, int]:
+    """Number the methods of a page."""
+    return {method: k for k, method in enumerate(by_method(results))}
 
 
 def figure(key: str, caption: str, inner: str) -> str:
@@ -78,7 +87,7 @@ def _measured_cards(results: Sequence[Result], method: str) -> list[tuple[str, s
     return [(score.said(fmean(found)), f"{about}: {method}") for found, about in known if found]
 
 
-def methods_table(results: Sequence[Result]) -> str:
+def methods_table(results: Sequence[Result], colours: Colours) -> str:
     """Return the table of methods with scores, forgetting and costs."""
     score = common([r.score for r in results])
     ends = ("a<sub>ii</sub>", "a<sub>Si</sub>")
@@ -92,51 +101,80 @@ def methods_table(results: Sequence[Result]) -> str:
         f"{score.text} right after learning. "
         "Click a heading to sort.</p>"
     )
-    return note + sortable(table.heads(results), table.rows(results))
+    return note + sortable(table.heads(results), table.rows(results), colours)
 
 
-def sortable(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table that the page's script sorts."""
+def sortable(heads: Sequence[str], rows: Sequence[Sequence[str]], colours: Colours | None = None) -> str:
+    """Return a table that the page's script sorts; cells that name a method have its colour."""
+
+    def cell(text: str) -> str:
+        colour = (colours or {}).get(text)
+        return f"<td>{'' if colour is None else swatch(colour)}{escape(text)}</td>"
+
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
     inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     return f'<div class="scroll"><table class="sort">{inner}</table></div>'
 
 
-def accuracy(groups: Groups, key: str) -> str:
+def swatch(colour: int) -> str:
+    """Return a small square of a method's colour."""
+    return f'<i class="swatch b{colour % COLOURS}"></i>'
+
+
+def accuracy(groups: Groups, key: str, colours: Colours) -> str:
     """Draw the score on the tasks begun so far, after each milestone: the mean over seeds, a band over all of them."""
     lines, score = [], common([r.score for runs in groups.values() for r in runs])
-    for k, (method, results) in enumerate(groups.items()):
+    for method, results in groups.items():
+        k = colours[method]
         seen = [[score.factor * value for value in r.score_so_far] for r in results]
         across = list(zip(results[0].rows[1], zip(*seen, strict=False), strict=False))
         points = [(float(t), fmean(values)) for t, values in across]
         band = [(float(t), min(values), max(values)) for t, values in across] if len(seen) > 1 else []
-        lines.append(Line(method, points, k % COLOURS, band=band))
+        lines.append(Line(method, points, k % COLOURS, dash=k >= COLOURS, band=band))
     together = next(iter(groups.values()))[0].together
     x, on = ("tasks learned", "them") if together else ("round", "tasks begun")
     drawn = curves(lines, x, f"{score.text} on {on}{score.brackets}")
     return figure(f"{key}{score.named('accuracy-after-each-task')}", "", drawn)
 
 
-def matrices(groups: Groups, key: str) -> str:
-    """Draw the matrix of each method's score; what was not learned yet is faint."""
+def matrices(groups: Groups, key: str, colours: Colours) -> str:
+    """Draw the matrix of each method's score, the mean over seeds; what was not learned yet is faint."""
     drawn = []
     for method, results in groups.items():
         result, (unit, numbers) = results[0], results[0].rows
-        picture = heat(result.score_matrix, "tested on task", f"after {unit}", Shade.of(result.score), (numbers, 1),
-                       faint=lambda i, j, run=result: not run.begun(i, j))  # type: ignore[misc]  # fmt: skip
-        drawn.append(figure(f"{key}matrix-{method}", f"{method}, seed {result.seed}{result.score.brackets}", picture))
+        alike = [r for r in results if r.rows == result.rows]  # with clocks of their own, seeds may have other rounds
+        mean, spread = over_seeds([r.score_matrix for r in alike], result.score)
+        picture = heat(mean, "tested on task", f"after {unit}", Shade.of(result.score), (numbers, 1),
+                       faint=lambda i, j, run=result: not run.begun(i, j),  # type: ignore[misc]
+                       note=spread, colour=colours[method] % COLOURS)  # fmt: skip
+        whose = f"seed {result.seed}" if len(alike) == 1 else f"mean over {len(alike)} seeds"
+        drawn.append(figure(f"{key}matrix-{method}", f"{method}, {whose}{result.score.brackets}", picture))
     return f'<div class="grid3">{"".join(drawn)}</div>'
 
 
-def clients(groups: Groups, key: str) -> str:
-    """Draw how well the final model does at each client, task by task."""
+def over_seeds(matrices: Sequence[Rows], score: Score) -> tuple[Rows, Callable[[int, int], str]]:
+    """Return the mean of matrices, of the values there are, and what says from where to where those go."""
+    cells = [[[v for v in values if v is not None] for values in zip(*rows, strict=True)]
+             for rows in zip(*matrices, strict=True)]  # fmt: skip
+
+    def spread(i: int, j: int) -> str:
+        values = cells[i][j]
+        if len(values) < 2:
+            return ""
+        return f" ({score.shown(min(values))} to {score.shown(max(values))} over {len(values)} seeds)"
+
+    return [[fmean(values) if values else None for values in row] for row in cells], spread
+
+
+def clients(groups: Groups, key: str, colours: Colours) -> str:
+    """Draw how well the final model does at each client, task by task; of one seed, as each deals other clients."""
     drawn = []
     for method, results in groups.items():
         rows = [_last_test(matrix) for matrix in results[0].client_matrices]
         if rows and len(rows) <= MOST_CLIENTS:
-            score = results[0].score
-            picture = heat(rows, "tested on task", "client", Shade.of(score), (0, 1))
+            score, colour = results[0].score, colours[method] % COLOURS
+            picture = heat(rows, "tested on task", "client", Shade.of(score), (0, 1), colour=colour)
             caption = f"{method}, seed {results[0].seed}: final {score.text}{score.brackets}"
             drawn.append(figure(f"{key}clients-{method}", caption, picture))
     nothing = _none("nothing is known of single clients, or there are too many to draw")

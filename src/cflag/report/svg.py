@@ -212,11 +212,13 @@ def heat(
     shade: Shade,
     first: tuple[int | Sequence[int], int | Sequence[int]] = (1, 1),
     faint: Callable[[int, int], bool] = lambda i, j: False,
+    note: Callable[[int, int], str] = lambda i, j: "",
+    colour: int = 0,
 ) -> str:
     """Draw a matrix as coloured squares with their values; None is left empty.
 
     `first` is what rows and columns are numbered from, or their own numbers. Squares get smaller where there are
-    many columns, and then have their values only when pointed at.
+    many columns, and then have their values only when pointed at; `note` is said there, too.
     """
     count = max(len(row) for row in rows)
     cell = 44 if count <= 12 else 30 if count <= 24 else 12
@@ -240,8 +242,8 @@ def heat(
             where = f'x="{left + cell * j}" y="{above + cell * i}" width="{cell - 2}" height="{cell - 2}"'
             shown = shade.text(value)
             look = (0.06 + 0.94 * share) * (0.3 if faint(i, j) else 1.0)
-            title = f"<title>{escape(y)} {sides[i]}, {names[j]}: {shown}</title>"
-            parts.append(f'<rect class="heat" rx="{cell // 11}" {where} style="opacity:{look:.2f}">{title}</rect>')
+            title = f"<title>{escape(y)} {sides[i]}, {names[j]}: {shown}{note(i, j)}</title>"
+            parts.append(f'<rect class="f{colour}" rx="{cell // 11}" {where} style="opacity:{look:.2f}">{title}</rect>')
             if values:
                 kind = "value on" if look > 0.55 else "value faint" if faint(i, j) else "value"
                 at = f'x="{left + cell * (j + 0.5) - 1:g}" y="{middle:g}"'
