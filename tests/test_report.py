@@ -69,8 +69,8 @@ def test_the_page_is_whole_and_needs_nothing_else(runs: Path, tmp_path: Path) ->
     tags = Tags()
     tags.feed(page)
     assert tags.open == []
-    # curves, two matrices, Γ, rates and cases of C-FLAG, clients of both, the partition
-    assert tags.seen["svg"] == 1 + 2 + 1 + 2 + 2 + 1
+    # two of costs, curves, two matrices, Γ, rates and cases of C-FLAG, clients of both, the partition
+    assert tags.seen["svg"] == 2 + 1 + 2 + 1 + 2 + 2 + 1
     assert tags.seen["table"] == 1 + 2, "of the methods, and of each one's clients"
     assert '<figure id="schedule' not in page, "everybody is always in the same task"
 
@@ -170,8 +170,8 @@ def test_what_is_not_known_has_no_part(runs: Path, tmp_path: Path) -> None:
     (away / "benchmark.json").unlink()
     page = make_page(find_results([tmp_path]), "x")
     heads = re.findall(r"<h2>([^<]+)</h2>", page)
-    assert heads == ["Summary", "Methods and costs", "Accuracy after each task", "Accuracy matrices", "Clients",
-                     "Config"]  # fmt: skip
+    assert heads == ["Summary", "Methods and costs", "Accuracy against cost", "Accuracy after each task",
+                     "Accuracy matrices", "Clients", "Config"]  # fmt: skip
 
 
 def test_class_counts_are_drawn_from_the_folder(runs: Path, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def _sections(results: Sequence[Result], key: str, colours: parts.Colours) -> li
     sections = [
         (f"{key}summary", "Summary", parts.cards(results)),
         (f"{key}methods", "Methods and costs", parts.methods_table(results, colours)),
+        (f"{key}costs", f"{common([r.score for r in results]).title} against cost", parts.costs(groups, key, colours)),
         (f"{key}schedule", "Who learns which task when", parts.schedule(results[0], key)),
         (f"{key}curves", _curves_head(results[0]), parts.accuracy(groups, key, colours)),
         (

@@ -10,7 +10,8 @@ from typing import Any
 import tomli_w
 
 from cflag.problems.score import Score, common
-from cflag.report.story import Groups, leader
+from cflag.report.plots import Dots, scatter
+from cflag.report.story import Groups, gradients, leader, traffic
 from cflag.report.svg import Line, Rows, Shade, curves, heat
 from cflag.report.timetable import drawing
 from cflag.results import table
@@ -136,6 +137,20 @@ def accuracy(groups: Groups, key: str, colours: Colours) -> str:
     x, on = ("tasks learned", "them") if together else ("round", "tasks begun")
     drawn = curves(lines, x, f"{score.text} on {on}{score.brackets}")
     return figure(f"{key}{score.named('accuracy-after-each-task')}", "", drawn)
+
+
+def costs(groups: Groups, key: str, colours: Colours) -> str:
+    """Draw the final score against what it cost: gradients, and bytes both ways; a dot for each run."""
+    score = common([r.score for runs in groups.values() for r in runs])
+    drawn = []
+    for name, of, unit, size in (("gradients", gradients, "thousand", 1e3), ("traffic", traffic, "MB", 1e6)):
+        dots = [
+            Dots(method, colours[method] % COLOURS, [(of(r) / size, score.factor * r.average_score) for r in runs])
+            for method, runs in groups.items()
+        ]
+        picture = scatter(dots, f"{name} ({unit})", f"{score.text}{score.brackets}")
+        drawn.append(figure(f"{key}{score.name}-against-{name}", f"{score.title} against {name}", picture))
+    return f'<div class="grid2">{"".join(drawn)}</div>'
 
 
 def matrices(groups: Groups, key: str, colours: Colours) -> str:

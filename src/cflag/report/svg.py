@@ -85,7 +85,7 @@ def curves(
     ys = [p[1] for p in points] + [edge for line in lines for _, *edges in line.band for edge in edges]
     across = Axis(min(xs), max(xs), LEFT, WIDTH - right)
     up = Axis(*reach(ys, len(rugs)), HEIGHT - BOTTOM, TOP)
-    parts = [*_frame(across, up, x, y), *_marks(across, up, marks)]
+    parts = [*frame(across, up, x, y), *_marks(across, up, marks)]
     for line in lines:
         parts += _line(line, across, up)
     for k, rug in enumerate(rugs):
@@ -168,13 +168,14 @@ def _rug(rug: Rug, across: Axis, y: float) -> list[str]:
     ]
 
 
-def _frame(across: Axis, up: Axis, x: str, y: str) -> list[str]:
+def frame(across: Axis, up: Axis, x: str, y: str, least: float = 1.0) -> list[str]:
+    """Return axes with their numbers, along x at least so far apart, and names; a y axis without 0 says so."""
     parts = []
     for value in up.ticks():
         at = up.at(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{across.end:g}" y1="{at:.1f}" y2="{at:.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{value:g}</text>')
-    for value in across.ticks(8, least=1.0):
+    for value in across.ticks(8, least=least):
         parts.append(
             f'<text x="{across.at(value):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{value:g}</text>'
         )
