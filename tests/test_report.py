@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflag import Result, run
+from cflag import Result, Source, run
 from cflag.cli import main
 from cflag.diagnostics import Figure, Marks, Series
 from cflag.problems.score import ACCURACY
 from cflag.report.measured import sections
 from cflag.report.page import by_benchmark, find_results, make_page
-from cflag.report.parts import over_seeds
+from cflag.report.parts import over_seeds, source_name
 from cflag.report.svg import ROW, Axis, Line, Rug, Shade, curves, heat
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -107,6 +109,29 @@ def test_a_run_with_clocks_of_their_own_has_a_picture_and_rows_by_round(tmp_path
     assert "Accuracy whenever someone leaves a task" in page
     assert "<title>after round 4, 2: " in page, "a row of the matrix is named after its round"
     assert "own moment" in page
+
+
+def test_tiles_say_the_source_the_partition_the_day_and_the_commit(runs: Path, tmp_path: Path) -> None:
+    away = shutil.copytree(runs / "finetune", tmp_path / "run")
+    raw = json.loads((away / "result.json").read_text())
+    raw["config"] |= {"source": "npz:some/where/mine.npz", "partition": "classes", "classes_per_client": 3}
+    raw["versions"] |= {"commit": "abc123"}
+    (away / "result.json").write_text(json.dumps(raw))
+    (away / "digests.json").unlink()
+    os.utime(away / "result.json", (86400 * 365, 86400 * 365))  # a year of 365 days after 1970 began
+    page = make_page(find_results([tmp_path]), "x")
+    tiles = re.findall(r'<div class="card"><b>([^<]+)</b><span>([^<]+)</span>', page)
+    assert ("mine.npz", "task-incremental") in tiles
+    assert ("3", "clients, 3 classes each") in tiles
+    assert ("1971-01-01", "last run finished; commit abc123") in tiles
+    assert ("1", "seed") in tiles
+
+
+def test_a_source_of_ones_own_has_its_name(tmp_path: Path) -> None:
+    x, y = torch.zeros(40, 4), torch.arange(40) % 4
+    own = Source.from_tensors((x, y), (x, y), name="birds")
+    result = run(source=own, out=tmp_path / "run", method="finetune", **QUICK)
+    assert source_name(result) == "birds"
 
 
 def test_the_numbers_are_the_runs(runs: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
+from pathlib import PurePath
 from statistics import fmean
 from typing import Any
 
 import tomli_w
 
+from cflag.config import CUSTOM
 from cflag.problems.score import Score, common
 from cflag.report.plots import Dots, scatter
 from cflag.report.story import Groups, gradients, leader, traffic
@@ -64,19 +67,49 @@ def cards(results: Sequence[Result]) -> str:
     score = common([r.score for r in results])
     best = leader(groups)
     mean = fmean(r.average_score for r in groups[best])
+    seeds = len({r.seed for r in results})
     values = [
         (score.said(mean), f"best {score.text}: {best}"),
         *_measured_cards(groups[best], best),
         (str(len(groups)), "methods" if len(groups) > 1 else "method"),
-        (str(len({r.seed for r in results})), "seeds"),
-        (config["source"], scenario(config)),
-        (str(config["tasks"]), "tasks"),
-        (str(config["clients"]), f"clients, ζ = {config['zeta']:g}"),
+        (str(seeds), "seeds" if seeds > 1 else "seed"),
+        (source_name(results[0]), scenario(config)),
+        (str(config["tasks"]), "tasks" if config["tasks"] > 1 else "task"),
+        (str(config["clients"]), f"clients, {dealt(config)}"),
+        *_made(results),
     ]
     shown = "".join(f'<div class="card"><b>{escape(a)}</b><span>{escape(b)}</span></div>' for a, b in values)
     missing = sum("missing" in record for result in results for record in result.metrics)
     note = f"<p>In {missing} rounds some client was missing; the metrics say who and why.</p>" if missing else ""
     return f'<div class="cards">{shown}</div>{note}'
+
+
+def source_name(result: Result) -> str:
+    """Return what people call the data: a file's name without its place, or what a source of one's own says."""
+    source = str(result.config["source"])
+    if source == CUSTOM and result.folder is not None:
+        return RunFolder(result.folder).source_name() or source
+    kind, _, place = source.partition(":")
+    return PurePath(place).name or kind
+
+
+def dealt(config: Mapping[str, Any]) -> str:
+    """Say how samples were dealt to clients; results of the first versions knew only Dirichlet draws."""
+    kind = config.get("partition", "dirichlet")
+    if kind == "dirichlet":
+        return f"Dirichlet ζ = {config['zeta']:g}"
+    return f"{config['classes_per_client']} classes each" if kind == "classes" else f"partition {kind}"
+
+
+def _made(results: Sequence[Result]) -> list[tuple[str, str]]:
+    """Return when the last run was finished, as its file has it, and from which commits all are."""
+    files = [r.folder / "result.json" for r in results if r.folder is not None]
+    if not files:
+        return []
+    when = datetime.fromtimestamp(max(file.stat().st_mtime for file in files), UTC)
+    commits = sorted({r.versions["commit"] for r in results if "commit" in r.versions})
+    which = f"commit {commits[0]}" if len(commits) == 1 else f"{len(commits)} commits" if commits else "no commit known"
+    return [(f"{when:%Y-%m-%d}", f"last run finished; {which}")]
 
 
 def _measured_cards(results: Sequence[Result], method: str) -> list[tuple[str, str]]:

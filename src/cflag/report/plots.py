@@ -34,9 +34,9 @@ class Dots:
 def scatter(groups: Sequence[Dots], x: str, y: str) -> str:
     """Draw every run as a pale dot and every method's mean as a strong one with its name."""
     points = [point for group in groups for point in group.points]
-    across = Axis(
+    across = Axis(  # costs are seen from 0 on
         *reach([0.0, *(a for a, _ in points)]),
-        LEFT,  # costs are seen from 0 on
+        LEFT,
         WIDTH - RIGHT,
     )
     up = Axis(*reach([b for _, b in points]), HEIGHT - BOTTOM, TOP)
