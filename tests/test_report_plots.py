@@ -10,6 +10,7 @@ from cflag import Result
 from cflag.problems.score import ACCURACY
 from cflag.report import parts
 from cflag.report.plots import MOST_DOTS, Dots, Strip, scatter, strips
+from cflag.report.svg import Shade
 
 
 def made(method: str, seed: int, end: float, gradients: float) -> Result:
@@ -49,3 +50,24 @@ def test_a_strip_has_a_box_at_the_quarters() -> None:
 def test_very_many_values_are_a_box_alone_and_few_are_dots_alone() -> None:
     assert "<circle" not in strips([Strip("a", 0, [float(k) for k in range(MOST_DOTS + 1)])], "x")
     assert "box" not in strips([Strip("a", 0, [1.0, 2.0])], "x")
+
+
+def test_the_spread_is_over_the_clients_of_all_seeds() -> None:
+    """Two seeds with three clients each, one without a value: 10, 20, 30, 40, 50 %, of which 30 is the middle."""
+    runs = [made("a", 1, 0.8, 1), made("a", 2, 0.8, 1)]
+    runs[0].measures["clients"] = {"accuracy_seen": [0.5, None, 0.1]}
+    runs[1].measures["clients"] = {"accuracy_seen": [0.2, 0.3, 0.4]}
+    html = parts.spread({"a": runs}, "", {"a": 0})
+    assert "a, 5 values: least 10, first quarter 20, median 30, third quarter 40, greatest 50" in html
+    assert "2 seeds" in html
+    assert parts.spread({"b": [made("b", 1, 0.8, 1)]}, "", {"b": 0}) == "", "nothing is known of its clients"
+
+
+def test_of_200_clients_each_has_a_column() -> None:
+    """Client 7 has 0.25 in the second task."""
+    rows = [[0.5, 0.25 if client == 7 else 0.75] for client in range(200)]
+    drawn = parts.by_client(rows, "task", Shade.of(ACCURACY), [1, 2])
+    assert "<title>task 2, 7: 25</title>" in drawn
+    assert drawn.count("<rect") == 400
+    few = parts.by_client(rows[:8], "task", Shade.of(ACCURACY), [1, 2])
+    assert "<title>client 7, 2: 25</title>" in few

@@ -13,7 +13,7 @@ import tomli_w
 
 from cflag.config import CUSTOM
 from cflag.problems.score import Score, common
-from cflag.report.plots import Dots, scatter
+from cflag.report.plots import Dots, Strip, scatter, strips
 from cflag.report.story import Groups, gradients, leader, traffic
 from cflag.report.svg import Line, Rows, Shade, curves, heat
 from cflag.report.timetable import drawing
@@ -25,7 +25,9 @@ from cflag.results.result import Result
 COLOURS = 8
 """How many the page has."""
 MOST_CLIENTS, MOST_CLASSES = 60, 200
-"""How many can be drawn."""
+"""How many can have a row each."""
+MOST_COLUMNS = 1000
+"""How many clients can have a column each."""
 
 
 def by_method(results: Sequence[Result]) -> Groups:
@@ -215,19 +217,46 @@ def over_seeds(matrices: Sequence[Rows], score: Score) -> tuple[Rows, Callable[[
     return [[fmean(values) if values else None for values in row] for row in cells], spread
 
 
+def spread(groups: Groups, key: str, colours: Colours) -> str:
+    """Draw each client's final score on the tasks it has begun, a strip for each method; clients of all seeds."""
+    score = common([r.score for runs in groups.values() for r in runs])
+    rows = []
+    for method, results in groups.items():
+        each = [value for r in results for value in r.measures.get("clients", {}).get("accuracy_seen", [])]
+        known = [score.factor * value for value in each if value is not None]
+        if known:
+            rows.append(Strip(method, colours[method] % COLOURS, known))
+    if not rows:
+        return ""
+    count = max(len(runs) for runs in groups.values())
+    caption = f"each client's final {score.text} on its own tasks" + (f", {count} seeds" if count > 1 else "")
+    better = "" if score.higher else ", less is better"
+    return figure(f"{key}clients-spread", caption, strips(rows, f"{score.text}{score.brackets}{better}"))
+
+
 def clients(groups: Groups, key: str, colours: Colours) -> str:
     """Draw how well the final model does at each client, task by task; of one seed, as each deals other clients."""
-    drawn = []
+    drawn, many = [], False
     for method, results in groups.items():
         rows = [_last_test(matrix) for matrix in results[0].client_matrices]
-        if rows and len(rows) <= MOST_CLIENTS:
+        if rows and len(rows) <= MOST_COLUMNS:
             score, colour = results[0].score, colours[method] % COLOURS
-            picture = heat(rows, "tested on task", "client", Shade.of(score), (0, 1), colour=colour)
+            picture = by_client(rows, "task", Shade.of(score), range(1, len(rows[0]) + 1), colour)
             caption = f"{method}, seed {results[0].seed}: final {score.text}{score.brackets}"
             drawn.append(figure(f"{key}clients-{method}", caption, picture))
+            many = many or len(rows) > MOST_CLIENTS
     nothing = _none("nothing is known of single clients, or there are too many to draw")
     tables = "".join(_client_table(method, results[0]) for method, results in groups.items())
-    return (f'<div class="grid3">{"".join(drawn)}</div>' if drawn else nothing) + tables
+    maps = f'<div class="{"rows" if many else "grid3"}">{"".join(drawn)}</div>' if drawn else nothing
+    return spread(groups, key, colours) + maps + tables
+
+
+def by_client(rows: Rows, what: str, shade: Shade, names: Sequence[int], colour: int = 0) -> str:
+    """Draw a row for each client, or a column where there are many: these are narrow, and the map scrolls sideways."""
+    if len(rows) <= MOST_CLIENTS:
+        return heat(rows, what, "client", shade, (0, names), colour=colour)
+    turned = [list(column) for column in zip(*rows, strict=True)]
+    return heat(turned, "client", what, shade, (names, 0), colour=colour)
 
 
 def _last_test(matrix: Sequence[Sequence[float | None]]) -> Sequence[float | None]:
@@ -271,11 +300,11 @@ def partition(result: Result, key: str) -> str:
         return ""
     classes = dict.fromkeys(label for task in tasks for label in task)
     clients = len(next(iter(tasks[0].values())))
-    if clients > MOST_CLIENTS or len(classes) > MOST_CLASSES:
+    if clients > MOST_COLUMNS or len(classes) > MOST_CLASSES:
         return _none("too many clients or classes to draw")
     rows = [[float(sum(task[c][k] for task in tasks if c in task)) for c in classes] for k in range(clients)]
     caption = f"seed {result.seed}: training samples of each class, classes in the order of the tasks"
-    return figure(f"{key}partition", caption, heat(rows, "class", "client", Shade.counts(rows), (0, [*classes])))
+    return figure(f"{key}partition", caption, by_client(rows, "class", Shade.counts(rows), [*classes]))
 
 
 def configs(groups: Groups) -> str:
