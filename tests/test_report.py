@@ -71,7 +71,7 @@ def test_the_page_is_whole_and_needs_nothing_else(runs: Path, tmp_path: Path) ->
     tags = Tags()
     tags.feed(page)
     assert tags.open == []
-    # two of costs, curves, two matrices, Γ, rates and cases of C-FLAG, the spread over clients, both maps, the partition
+    # two of costs, curves, two matrices, Γ, rates and cases of C-FLAG, the spread over clients, two maps, the partition
     assert tags.seen["svg"] == 2 + 1 + 2 + 1 + 2 + 1 + 2 + 1
     assert tags.seen["table"] == 1 + 2, "of the methods, and of each one's clients"
     assert '<figure id="schedule' not in page, "everybody is always in the same task"
