@@ -49,7 +49,7 @@ def test_other_seeds_are_compared_as_two_samples() -> None:
 
 def test_a_sure_lead() -> None:
     """Differences of exactly 10 points at both seeds: an interval without width."""
-    cheap = {"gradients_memory": 0, "bytes_up": 0.5e6}
+    cheap: dict[str, Any] = {"gradients_memory": 0, "bytes_up": 0.5e6}
     runs = [made("a", 1, 0.75, kept=0.125), made("a", 2, 0.5, kept=0.125)]
     runs += [made("b", 1, 0.625, **cheap), made("b", 2, 0.375, **cheap)]
     assert story(groups(*runs)) == (

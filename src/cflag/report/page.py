@@ -51,13 +51,18 @@ def make_page(results: Sequence[Result], title: str) -> str:
         )
     many = f"{len(results)} run{'s' if len(results) > 1 else ''}"
     lead = f"{many}, made with cflag {escape(results[0].versions['cflag'])}"
+    head = f'<h1>{escape(title)}</h1><p class="story">{escape(said)}</p><p class="lead">{lead}</p><nav>{links}</nav>'
+    return document(title, f"<header>{head}</header>{body}")
+
+
+def document(title: str, body: str, refresh: int | None = None) -> str:
+    """Return a page with its style and script inside; a browser loads it again after `refresh` seconds, if given."""
+    again = f'<meta http-equiv="refresh" content="{refresh}">' if refresh else ""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">{again}'
         f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{_text("page.css")}</style></head>'
-        f'<body><main><header><h1>{escape(title)}</h1><p class="story">{escape(said)}</p>'
-        f'<p class="lead">{lead}</p><nav>{links}</nav></header>'
-        f"{body}</main><script>{_text('page.js')}</script></body></html>\n"
+        f"<body><main>{body}</main><script>{_text('page.js')}</script></body></html>\n"
     )
 
 
