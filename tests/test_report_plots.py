@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cflag import Result
-from cflag.problems.score import ACCURACY
+from cflag.problems.score import ACCURACY, Score
 from cflag.report import parts
 from cflag.report.plots import MOST_DOTS, Dots, Strip, scatter, strips
 from cflag.report.svg import Shade
@@ -71,3 +71,8 @@ def test_of_200_clients_each_has_a_column() -> None:
     assert drawn.count("<rect") == 400
     few = parts.by_client(rows[:8], "task", Shade.of(ACCURACY), [1, 2])
     assert "<title>client 7, 2: 25</title>" in few
+
+
+def test_an_axis_says_where_less_is_better() -> None:
+    assert parts.on_axis(ACCURACY, " on them") == "accuracy on them (%)"
+    assert parts.on_axis(Score("mae", "MAE", "error", "mm", higher=False)) == "error (mm), less is better"

@@ -16,7 +16,7 @@ from cflag.errors import UserError
 from cflag.problems.base import scoring
 from cflag.problems.score import Score, common
 from cflag.report.page import document, find_results, make_page
-from cflag.report.parts import COLOURS, Colours, figure, sortable
+from cflag.report.parts import COLOURS, Colours, figure, on_axis, sortable
 from cflag.report.svg import Line, curves
 from cflag.results.folder import RunFolder, runs_in
 from cflag.results.metrics import read_line
@@ -96,7 +96,7 @@ def _curves(runs: Sequence[Progress], score: Score, colours: Colours) -> str:
     lines = [
         Line(run.name, run.points, colours[run.config.method] % COLOURS, dots=len(run.points) == 1) for run in runs
     ]
-    return figure("live", "", curves(lines, "round", f"{score.text} so far{score.brackets}"))
+    return figure("live", "", curves(lines, "round", on_axis(score, " so far")))
 
 
 class _Handler(BaseHTTPRequestHandler):

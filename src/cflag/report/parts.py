@@ -153,6 +153,11 @@ def sortable(heads: Sequence[str], rows: Sequence[Sequence[str]], colours: Colou
     return f'<div class="scroll"><table class="sort">{inner}</table></div>'
 
 
+def on_axis(score: Score, of: str = "") -> str:
+    """Return what an axis says: the score, of what, its unit, and which way is better where that is not up."""
+    return f"{score.text}{of}{score.brackets}{'' if score.higher else ', less is better'}"
+
+
 def swatch(colour: int) -> str:
     """Return a small square of a method's colour."""
     return f'<i class="swatch b{colour % COLOURS}"></i>'
@@ -170,7 +175,7 @@ def accuracy(groups: Groups, key: str, colours: Colours) -> str:
         lines.append(Line(method, points, k % COLOURS, dash=k >= COLOURS, band=band))
     together = next(iter(groups.values()))[0].together
     x, on = ("tasks learned", "them") if together else ("round", "tasks begun")
-    drawn = curves(lines, x, f"{score.text} on {on}{score.brackets}")
+    drawn = curves(lines, x, on_axis(score, f" on {on}"))
     return figure(f"{key}{score.named('accuracy-after-each-task')}", "", drawn)
 
 
@@ -183,7 +188,7 @@ def costs(groups: Groups, key: str, colours: Colours) -> str:
             Dots(method, colours[method] % COLOURS, [(of(r) / size, score.factor * r.average_score) for r in runs])
             for method, runs in groups.items()
         ]
-        picture = scatter(dots, f"{name} ({unit})", f"{score.text}{score.brackets}")
+        picture = scatter(dots, f"{name} ({unit})", on_axis(score))
         drawn.append(figure(f"{key}{score.name}-against-{name}", f"{score.title} against {name}", picture))
     return f'<div class="grid2">{"".join(drawn)}</div>'
 
@@ -230,8 +235,7 @@ def spread(groups: Groups, key: str, colours: Colours) -> str:
         return ""
     count = max(len(runs) for runs in groups.values())
     caption = f"each client's final {score.text} on its own tasks" + (f", {count} seeds" if count > 1 else "")
-    better = "" if score.higher else ", less is better"
-    return figure(f"{key}clients-spread", caption, strips(rows, f"{score.text}{score.brackets}{better}"))
+    return figure(f"{key}clients-spread", caption, strips(rows, on_axis(score)))
 
 
 def clients(groups: Groups, key: str, colours: Colours) -> str:

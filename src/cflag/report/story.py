@@ -119,7 +119,7 @@ def _who_leads(groups: Groups, score: Score) -> str:
     if not unsure:
         return f"{best} leads with {score.text} {score.said(mean)}, {by}."
     return (
-        f"{best} has the best mean {score.text}, {score.said(mean)}, {by}; "
+        f"{best} has the best {score.text} on average, {score.said(mean)}, {by}; "
         f"from {_list(unsure)} it cannot be told apart: the difference is within the spread over seeds."
     )
 
