@@ -47,6 +47,13 @@ def test_other_seeds_are_compared_as_two_samples() -> None:
     assert not found.sure
 
 
+def test_two_runs_of_one_seed_both_count() -> None:
+    """As with two settings of one method in a folder: 0.8 and 0.6 against 0.5."""
+    found = lead([made("a", 1, 0.8), made("a", 1, 0.6)], [made("b", 1, 0.5)], lambda r: r.average_score)
+    assert found.by == pytest.approx(0.2)
+    assert found.within is None
+
+
 def test_a_sure_lead() -> None:
     """Differences of exactly 10 points at both seeds: an interval without width."""
     cheap: dict[str, Any] = {"gradients_memory": 0, "bytes_up": 0.5e6}

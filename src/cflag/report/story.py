@@ -36,13 +36,14 @@ def lead(one: Sequence[Result], other: Sequence[Result], of: Quantity) -> Lead:
     """Compare two methods: seed by seed where they have the same seeds, which make the same data and order of tasks."""
     left, right = ({r.seed: of(r) for r in runs} for runs in (one, other))
     name = other[0].method
-    if left.keys() == right.keys():
+    if left.keys() == right.keys() and len(left) == len(one) == len(other):
         return Lead(name, *interval([left[seed] - right[seed] for seed in left]))
-    by = fmean(left.values()) - fmean(right.values())
-    error, other_error = standard_error(left.values()), standard_error(right.values())
+    values, others = [of(r) for r in one], [of(r) for r in other]
+    by = fmean(values) - fmean(others)
+    error, other_error = standard_error(values), standard_error(others)
     if error is None or other_error is None:
         return Lead(name, by, None)
-    freedom = welch(error, len(left) - 1, other_error, len(right) - 1)
+    freedom = welch(error, len(values) - 1, other_error, len(others) - 1)
     return Lead(name, by, critical(freedom) * hypot(error, other_error))
 
 
