@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,3 +95,15 @@ def test_the_command_serves_until_ctrl_c(folder: RunFolder) -> None:
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 0
     assert "Traceback" not in errors
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
+def test_in_a_browser(port: int, tmp_path: Path) -> None:
+    """The page's script ran on it: the chart has its buttons."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+             "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}",
+             "--dump-dom", f"http://{HOST}:{port}/"]  # fmt: skip
+    done = subprocess.run(["chromium", *flags], capture_output=True, text=True, timeout=120, check=False)
+    assert "2/6" in done.stdout, done.stderr[-500:]
+    assert done.stdout.count('title="Save this figure as') == 2

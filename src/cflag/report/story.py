@@ -95,9 +95,14 @@ def story(groups: Groups) -> str:
 
 
 def stories(benchmarks: Iterable[Groups]) -> str:
-    """Say who leads how often in several benchmarks."""
-    first = Counter(leader(groups) for groups in benchmarks)
-    who = [f"{method} has the best mean score in {count}" for method, count in first.most_common()]
+    """Say who leads how often in several benchmarks, and how often that is sure."""
+    first: Counter[str] = Counter()
+    sure: Counter[str] = Counter()
+    for groups in benchmarks:
+        first[leader(groups)] += 1
+        sure[leader(groups)] += all(each.sure for each in leads(groups, _score_of)) and len(groups) > 1
+    who = [f"{method} has the best mean score in {count} (beyond the spread over seeds in {sure[method]})"
+           for method, count in first.most_common()]  # fmt: skip
     return f"Of {first.total()} benchmarks, {_list(who)}."
 
 
