@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflag import Result, run
+from cflag import Result, Source, run
 from cflag.cli import main
 from cflag.diagnostics import Figure, Marks, Series
 from cflag.problems.score import ACCURACY
 from cflag.report.measured import sections
 from cflag.report.page import by_benchmark, find_results, make_page
-from cflag.report.svg import Axis, Line, Rug, Shade, curves, heat
+from cflag.report.parts import over_seeds, source_name
+from cflag.report.svg import ROW, Axis, Line, Rug, Shade, curves, heat
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -67,8 +71,8 @@ def test_the_page_is_whole_and_needs_nothing_else(runs: Path, tmp_path: Path) ->
     tags = Tags()
     tags.feed(page)
     assert tags.open == []
-    # curves, two matrices, Γ, rates and cases of C-FLAG, clients of both, the partition
-    assert tags.seen["svg"] == 1 + 2 + 1 + 2 + 2 + 1
+    # two of costs, curves, two matrices, Γ, rates and cases of C-FLAG, the spread over clients, two maps, the partition
+    assert tags.seen["svg"] == 2 + 1 + 2 + 1 + 2 + 1 + 2 + 1
     assert tags.seen["table"] == 1 + 2, "of the methods, and of each one's clients"
     assert '<figure id="schedule' not in page, "everybody is always in the same task"
 
@@ -107,12 +111,35 @@ def test_a_run_with_clocks_of_their_own_has_a_picture_and_rows_by_round(tmp_path
     assert "own moment" in page
 
 
+def test_tiles_say_the_source_the_partition_the_day_and_the_commit(runs: Path, tmp_path: Path) -> None:
+    away = shutil.copytree(runs / "finetune", tmp_path / "run")
+    raw = json.loads((away / "result.json").read_text())
+    raw["config"] |= {"source": "npz:some/where/mine.npz", "partition": "classes", "classes_per_client": 3}
+    raw["versions"] |= {"commit": "abc123"}
+    (away / "result.json").write_text(json.dumps(raw))
+    (away / "digests.json").unlink()
+    os.utime(away / "result.json", (86400 * 365, 86400 * 365))  # a year of 365 days after 1970 began
+    page = make_page(find_results([tmp_path]), "x")
+    tiles = re.findall(r'<div class="card"><b>([^<]+)</b><span>([^<]+)</span>', page)
+    assert ("mine.npz", "task-incremental") in tiles
+    assert ("3", "clients, 3 classes each") in tiles
+    assert ("1971-01-01", "last run finished; commit abc123") in tiles
+    assert ("1", "seed") in tiles
+
+
+def test_a_source_of_ones_own_has_its_name(tmp_path: Path) -> None:
+    x, y = torch.zeros(40, 4), torch.arange(40) % 4
+    own = Source.from_tensors((x, y), (x, y), name="birds")
+    result = run(source=own, out=tmp_path / "run", method="finetune", **QUICK)
+    assert source_name(result) == "birds"
+
+
 def test_the_numbers_are_the_runs(runs: Path) -> None:
     results = find_results([runs])
     page = make_page(results, "x")
     for result in results:
         assert f"<td>{100 * result.average_accuracy:.1f}</td>" in page
-        for row in result.accuracy_matrix:
+        for row in result.accuracy_matrix:  # one seed: its own mean
             for value in row:
                 assert f">{100 * value:.0f}</text>" in page
 
@@ -168,8 +195,8 @@ def test_what_is_not_known_has_no_part(runs: Path, tmp_path: Path) -> None:
     (away / "benchmark.json").unlink()
     page = make_page(find_results([tmp_path]), "x")
     heads = re.findall(r"<h2>([^<]+)</h2>", page)
-    assert heads == ["Summary", "Methods and costs", "Accuracy after each task", "Accuracy matrices", "Clients",
-                     "Config"]  # fmt: skip
+    assert heads == ["Summary", "Methods and costs", "Accuracy against cost", "Accuracy after each task",
+                     "Accuracy matrices", "Clients", "Config"]  # fmt: skip
 
 
 def test_class_counts_are_drawn_from_the_folder(runs: Path, tmp_path: Path) -> None:
@@ -196,7 +223,7 @@ def test_declared_figures_show_the_mean_over_seeds_with_a_band(tmp_path: Path) -
     rows: dict[int, list[float | None]] = {1: [1.0, 3.0, 5.0], 2: [3.0, 3.0, None]}
     results = [measured(tmp_path / str(s), "a", s, [{"warmth": w} for w in ws], own) for s, ws in rows.items()]
     other = measured(tmp_path / "other", "b", 1, [{"warmth": 2.0}, {"warmth": 4.0}, {}], own)
-    ((key, title, html),) = sections({"a": results, "b": [other]}, "x-")
+    ((key, title, html),) = sections({"a": results, "b": [other]}, "x-", {"a": 0, "b": 1})
     assert (key, title) == ("x-measured-warmth", "Warmth")
     shown = re.findall(r"<title>(\w): ([\d.]+)</title>", html)
     assert shown == [("a", "2"), ("a", "3"), ("a", "5"), ("b", "2"), ("b", "4")]
@@ -208,12 +235,34 @@ def test_marks_are_drawn_where_most_clients_logged_them(tmp_path: Path) -> None:
     own = Figure("pull", "Pull", (Series("pull", "p_i", by_client=True),), Marks("case", ("up", "down"), "which way"))
     said = [["up", "up", "down"], ["down", "none", "none"], ["down", "down", "none"]]
     rows = [{"clients": {"pull": [1.0, 2.0, 6.0], "case": words}} for words in said]
-    ((_, _, html),) = sections({"a": [measured(tmp_path / "1", "a", 7, rows, own)]}, "")
+    ((_, _, html),) = sections({"a": [measured(tmp_path / "1", "a", 7, rows, own)]}, "", {"a": 0})
     rugs = re.findall(r"<rect class=\"(f\d)\"[^>]*><title>(\w+) in most clients: (\d)</title>", html)
-    assert rugs == [("f1", "up", "1"), ("f2", "down", "3")]
+    assert rugs == [("f7", "up", "1"), ("f6", "down", "3")], "colours that no method has"
     assert re.findall(r"<title>mean p_i: ([\d.]+)</title>", html) == ["3", "3", "3"]
     assert re.findall(r"<title>up: ([\d.]+)</title>", html) == ["66.67", "0", "0"]
     assert re.findall(r"<h3>([^<]+)</h3>", html) == ["a, seed 7: Pull", "a, seed 7: which way"]
+
+
+def test_matrices_are_means_over_seeds_and_say_the_spread() -> None:
+    """0.5 and 0.7 make 0.6; a seed in which nobody could test does not count."""
+    mean, spread = over_seeds([[[0.5, None]], [[0.7, 0.2]], [[0.6, None]]], ACCURACY)
+    assert mean == [[pytest.approx(0.6), 0.2]]
+    assert spread(0, 0) == " (50.0 to 70.0 over 3 seeds)"
+    assert spread(0, 1) == ""
+
+
+def test_a_method_has_one_colour_everywhere(runs: Path, tmp_path: Path) -> None:
+    """Also where a benchmark has only the second of the page's methods."""
+    run("digits", out=tmp_path / "other", method="finetune", zeta=0.5, **QUICK)
+    page = make_page([*find_results([runs]), *find_results([tmp_path])], "x")
+    figures = re.findall(r'<figure id="([^"]+)">(.*?)</figure>', page, re.S)
+    for method, colour in (("cflag", "0"), ("finetune", "1")):
+        maps = [html for key, html in figures if re.search(f"(matrix|clients)-{method}$", key)]
+        assert len(maps) == {"cflag": 2, "finetune": 4}[method]
+        assert {c for html in maps for c in re.findall(r'<rect class="f(\d)"', html)} == {colour}
+        names = {c for _, html in figures for c in re.findall(rf'<text class="name f(\d)"[^>]*>{method}<', html)}
+        assert names == {colour}
+        assert set(re.findall(rf'<i class="swatch b(\d)"></i>{method}<', page)) == {colour}
 
 
 def test_what_is_not_learned_yet_is_faint_and_many_classes_are_small() -> None:
@@ -246,14 +295,37 @@ def test_a_rug_marks_its_moments() -> None:
     assert float(x) + float(width) / 2 == pytest.approx(float(centre), abs=0.2)
 
 
+def test_an_axis_that_does_not_begin_at_0_says_so() -> None:
+    """From 90 to 100 there are 0.6 of room on either side; 10 of 100 can be seen from 0 on."""
+    near = curves([Line("a", [(1.0, 90.0), (2.0, 100.0)], 0)], "x", "y (%)")
+    assert "y (%); the axis begins at 89.4, not at 0<" in near
+    far = curves([Line("a", [(1.0, 10.0), (2.0, 100.0)], 0)], "x", "y (%)")
+    assert "not at 0" not in far
+    assert ">0</text>" in far
+
+
+def test_few_lines_have_their_names_at_their_ends_and_many_a_legend() -> None:
+    few = [Line(f"m{k}", [(1.0, 1.0), (2.0, 5.0 - 0.01 * k)], k) for k in range(4)]
+    drawn = curves(few, "x", "y")
+    named = re.findall(r'<text class="name f(\d)" x="[^"]+" y="([^"]+)">m(\d)<', drawn)
+    assert [(colour, name) for colour, _, name in named] == [(str(k), str(k)) for k in range(4)], "the highest first"
+    ys = [float(y) for _, y, _ in named]
+    assert all(b - a == pytest.approx(ROW, abs=0.2) for a, b in pairwise(ys)), "moved apart"
+    assert "legend" not in drawn
+    many = curves([*few, Line("m4", [(1.0, 1.0)], 4)], "x", "y")
+    assert 'class="name' not in many
+    assert many.count("<span>") == 5
+
+
 def test_curves_without_points_say_so() -> None:
     assert "nothing to draw" in curves([Line("a", [], 0)], "x", "y")
 
 
 @pytest.mark.browser
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
-def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
-    """No errors in the console, every figure has its buttons, and a click on a heading sorts."""
+@pytest.mark.parametrize("width", [1280, 420])
+def test_in_a_browser(width: int, runs: Path, tmp_path: Path) -> None:
+    """No errors in the console, every figure has its buttons, above the plot, and a click on a heading sorts."""
     probe = """
     <script>
     const notes = [];
@@ -268,8 +340,19 @@ def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
       notes.push("figures " + figures.every((f) => f.querySelector("svg").getBoundingClientRect().width > 50));
       notes.push("buttons " + figures.every((f) => f.querySelectorAll(".save button").length === 2));
       notes.push("saved " + whole(figures[0].querySelector("svg")).includes("stroke:"));
-      document.title = notes.join("; ");
-      document.body.setAttribute("data-notes", notes.join("; "));
+      const drawn = figures.map((f) => [f.querySelector("svg").getBoundingClientRect(), f]);
+      const below = (f) => f.querySelector(".save").getBoundingClientRect().bottom;
+      notes.push("off the plot " + drawn.every(([box, f]) => below(f) <= box.top));
+      const charts = drawn.filter(([, f]) => f.querySelector("svg.chart"));
+      const inside = (f) => f.clientWidth - 2 * parseFloat(getComputedStyle(f).paddingLeft);
+      notes.push("full width " + charts.every(([box, f]) => Math.abs(box.width - inside(f)) < 1));
+      document.querySelectorAll("details").forEach((part) => { part.open = true; });
+      setTimeout(() => {
+        const boxes = [...document.querySelectorAll(".wide, .scroll")];
+        const told = boxes.every((b) => (b.scrollWidth > b.clientWidth + 1) === b.classList.contains("more"));
+        notes.push("scrolls told " + told + " " + boxes.some((b) => b.classList.contains("more")));
+        document.body.setAttribute("data-notes", notes.join("; "));
+      }, 500);
     });
     </script></head>"""
     page = make_page(find_results([runs]), "x").replace("</head>", probe, 1)
@@ -277,8 +360,12 @@ def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
     file.write_text(page)
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
              "--disable-component-update", "--disable-sync", "--disable-quic",
-             f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", "--dump-dom"]  # fmt: skip
+             f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},2000",
+             "--virtual-time-budget=3000", "--dump-dom"]  # fmt: skip
     done = subprocess.run(["chromium", *flags, file.as_uri()], capture_output=True, text=True, timeout=120, check=False)
     found = re.search(r'data-notes="([^"]*)"', done.stdout)
     assert found, done.stderr[-500:]
-    assert found[1] == "down true; up true; figures true; buttons true; saved true"
+    assert found[1] == (
+        "down true; up true; figures true; buttons true; saved true; off the plot true; full width true; "
+        f"scrolls told true {str(width == 420).lower()}"
+    )

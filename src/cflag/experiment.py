@@ -165,7 +165,7 @@ class Experiment:
         require_loggers(self.config.log)
         with explain_failures(folder.path), folder.locked(), one_thread(), stop_requests() as stopped:
             if not self.config.privacy.on:
-                folder.describe_data(self.benchmark.class_counts())
+                folder.describe_data(self.benchmark.class_counts(), self.benchmark.source.name)
                 for line in self.benchmark.notes():
                     display.note(line)
             host = self.host(folder.path)

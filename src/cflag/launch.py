@@ -83,7 +83,7 @@ def carry(experiment: Experiment, folder: RunFolder, display: Display) -> Result
         from cflag.engines.flower.processes.deploy import simulate
 
         if not config.privacy.on:
-            folder.describe_data(experiment.benchmark.class_counts())
+            folder.describe_data(experiment.benchmark.class_counts(), experiment.benchmark.source.name)
             for line in experiment.benchmark.notes():
                 display.note(line)
         return simulate(folder, config, display)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from cflag.commands.common import Commands
     from cflag.config import Config
 
+LIVE_PORT = 8737
+"""Where `cflag watch --serve` listens unless someone says otherwise."""
 KINDS = (*map(registry.plural, registry.KINDS), "presets", "protocols", "campaigns")
 
 
@@ -27,6 +29,8 @@ def add_watch_and_report(commands: Commands) -> None:
     watching.add_argument("folder", type=Path, metavar="DIR")
     watching.add_argument("--wait", type=float, default=60.0, metavar="SECONDS",
                           help="for a run to appear, where there is none yet (default: 60)")  # fmt: skip
+    watching.add_argument("--serve", nargs="?", type=int, const=LIVE_PORT, metavar="PORT",
+                          help=f"as a page for a browser on this machine (default port: {LIVE_PORT})")  # fmt: skip
     watching.set_defaults(command=_watch)
 
     report = commands.add_parser(
@@ -78,6 +82,10 @@ def add_lists(commands: Commands) -> None:
 
 
 def _watch(args: argparse.Namespace) -> None:
+    if args.serve is not None:
+        from cflag.report.live import serve
+
+        return serve(args.folder, args.serve)
     from cflag.results.display import PatientConsole
     from cflag.results.follow import watch
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from statistics import fmean
 from typing import Any
 
 from cflag.diagnostics import Figure, Marks, Points, Series
-from cflag.report.parts import COLOURS, Groups, figure
+from cflag.report.parts import COLOURS, Colours, figure
+from cflag.report.story import Groups
 from cflag.report.svg import Line, Rug, curves
 from cflag.results.metrics import task_starts
 
@@ -22,7 +24,7 @@ class MeasuredRuns:
 
     method: str
     colour: int
-    """The method's colour in all figures."""
+    """The method's number: its colour in all figures."""
     own: Figure
     seeds: Sequence[int]
     runs: Sequence[Sequence[dict[str, Any]]]
@@ -44,22 +46,24 @@ class MeasuredRuns:
         return {s: [run[s] for run in found if s in run] for s in self.own.series if any(s in run for run in found)}
 
 
-def sections(groups: Groups, key: str) -> list[tuple[str, str, str]]:
+def sections(groups: Groups, key: str, colours: Colours) -> list[tuple[str, str, str]]:
     """Return a part of the page for every figure that some method declares and logged something for."""
     by_name: dict[str, list[MeasuredRuns]] = {}
-    for colour, (method, results) in enumerate(groups.items()):
+    for method, results in groups.items():
         metrics = [(result.seed, result.metrics) for result in results]
         for name, own in {own.name: own for result in results for own in result.figures}.items():
             runs = [(seed, records) for seed, records in metrics if own.curves(records)]
             if runs:
                 seeds, lines = zip(*runs, strict=True)
-                by_name.setdefault(name, []).append(MeasuredRuns(method, colour, own, seeds, lines))
-    return [(f"{key}measured-{name}", found[0].own.title, _drawn(found, key)) for name, found in by_name.items()]
+                by_name.setdefault(name, []).append(MeasuredRuns(method, colours[method], own, seeds, lines))
+    taken = {colour % COLOURS for colour in colours.values()}
+    free = [colour for colour in reversed(range(COLOURS)) if colour not in taken] or [*reversed(range(COLOURS))]
+    return [(f"{key}measured-{name}", found[0].own.title, _drawn(found, key, free)) for name, found in by_name.items()]
 
 
-def _drawn(found: Sequence[MeasuredRuns], key: str) -> str:
-    """Draw a figure: those with marks for each method, the others for all methods together."""
-    marked = [_with_marks(one, one.own.marks, key) for one in found if one.own.marks is not None]
+def _drawn(found: Sequence[MeasuredRuns], key: str, free: Sequence[int]) -> str:
+    """Draw a figure: those with marks for each method, in colours that no method has; the others all together."""
+    marked = [_with_marks(one, one.own.marks, key, free) for one in found if one.own.marks is not None]
     plain = [one for one in found if one.own.marks is None]
     together = figure(f"{key}{plain[0].own.name}", "", _together(plain)) if plain else ""
     return together + (f'<div class="grid2">{"".join(marked)}</div>' if marked else "")
@@ -72,18 +76,17 @@ def _together(found: Sequence[MeasuredRuns]) -> str:
         drawn = one.curves()
         for k, (series, runs) in enumerate(drawn.items()):
             name = f"{one.method}: {series.name}" if len(drawn) > 1 else one.method
-            lines.append(_line(name, runs, one.colour + k * len(found)))
+            lines.append(_line(name, runs, one.colour % COLOURS, dash=k > 0 or one.colour >= COLOURS))
     return curves(lines, "round", found[0].own.axis_label, found[0].boundaries)
 
 
-def _with_marks(one: MeasuredRuns, marks: Marks, key: str) -> str:
+def _with_marks(one: MeasuredRuns, marks: Marks, key: str, free: Sequence[int]) -> str:
     """Draw a method's series with the marks below them, and beside that the share of clients that logged each word."""
-    colours = {word: 1 + k for k, word in enumerate(marks.words)}
-    free = [0, *range(1 + len(colours), COLOURS)]  # words and series differ in colour
-    lines = [_line(s.name, runs, free[k % len(free)]) for k, (s, runs) in enumerate(one.curves().items())]
+    own = one.colour % COLOURS
+    lines = [_line(s.name, runs, own, dash=k > 0) for k, (s, runs) in enumerate(one.curves().items())]
     shares = [
         _line(word, [[(t, 100 * share) for t, share in marks.shares(records, word)] for records in one.runs], colour)
-        for word, colour in colours.items()
+        for word, colour in zip(marks.words, cycle(free), strict=False)
     ]
     rugs = [
         Rug(f"{word.name} in most clients", [t for t, share in word.points if share > 50], word.colour)
@@ -91,13 +94,14 @@ def _with_marks(one: MeasuredRuns, marks: Marks, key: str) -> str:
     ]
     name, bounds = f"{key}{one.own.name}", one.boundaries
     rates = curves(lines, "round", one.own.axis_label, bounds, rugs)
+    drawn = figure(f"{name}-{one.method}", f"{one.caption}: {one.own.title}", rates)
+    if not any(word.points for word in shares):
+        return drawn
     words = curves(shares, "round", "clients (%)", bounds)
-    return figure(f"{name}-{one.method}", f"{one.caption}: {one.own.title}", rates) + figure(
-        f"{name}-{marks.key}-{one.method}", f"{one.caption}: {marks.title}", words
-    )
+    return drawn + figure(f"{name}-{marks.key}-{one.method}", f"{one.caption}: {marks.title}", words)
 
 
-def _line(name: str, runs: Sequence[Points], colour: int) -> Line:
+def _line(name: str, runs: Sequence[Points], colour: int, dash: bool = False) -> Line:
     """Return the mean over runs as a curve, with a band where there are several."""
     at: dict[int, list[float]] = {}
     for points in runs:
@@ -105,4 +109,4 @@ def _line(name: str, runs: Sequence[Points], colour: int) -> Line:
             at.setdefault(t, []).append(value)
     mean = [(float(t), fmean(at[t])) for t in sorted(at)]
     band = [(float(t), min(at[t]), max(at[t])) for t in sorted(at)] if len(runs) > 1 else []
-    return Line(name, mean, colour % COLOURS, dots=len(mean) <= FEW, band=band)
+    return Line(name, mean, colour, dots=len(mean) <= FEW, dash=dash, band=band)

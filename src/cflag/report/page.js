@@ -1,6 +1,6 @@
 "use strict";
-// Tables sort by a click (or Enter) on a heading, figures can be saved as SVG or PNG, and a link to a part that is folded
-// unfolds it. Nothing else needs a script.
+// Tables sort by a click (or Enter) on a heading, figures can be saved as SVG or PNG, a link to a part that is folded
+// unfolds it, and what is wider than its place says that it scrolls. Nothing else needs a script.
 function unfold() {
   const part = location.hash && document.querySelector(`${location.hash} > details`);
   if (part) part.open = true;
@@ -85,4 +85,19 @@ for (const figure of document.querySelectorAll("figure")) {
     bar.append(button);
   }
   figure.prepend(bar);
+}
+
+for (const box of document.querySelectorAll(".wide, .scroll")) {
+  const hint = document.createElement("p");
+  hint.className = "hint";
+  hint.textContent = "scroll sideways for more →";
+  box.after(hint);
+  const look = () => {
+    const wider = box.scrollWidth > box.clientWidth + 1;
+    hint.hidden = !wider;
+    if (wider) box.tabIndex = 0; // so that arrow keys scroll it
+    box.classList.toggle("more", wider && box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  };
+  box.addEventListener("scroll", look);
+  new ResizeObserver(look).observe(box); // also when a folded part opens
 }

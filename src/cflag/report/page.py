@@ -13,6 +13,7 @@ from cflag.errors import UserError
 from cflag.files import checksum
 from cflag.problems.score import common
 from cflag.report import measured, parts
+from cflag.report.story import stories, story
 from cflag.results import table
 from cflag.results.folder import RunFolder, runs_in
 from cflag.results.result import Result
@@ -36,38 +37,51 @@ def find_results(folders: Sequence[Path]) -> list[Result]:
 
 def make_page(results: Sequence[Result], title: str) -> str:
     """Return the whole page; runs of several benchmarks get a part for each, below one table of all."""
-    benchmarks = by_benchmark(results)
+    benchmarks, colours = by_benchmark(results), parts.colours_of(results)
     if len(benchmarks) == 1:
-        sections = _sections(results, "")
+        said = story(parts.by_method(results))
+        sections = _sections(results, "", colours)
         links = "".join(f'<a href="#{key}">{escape(name)}</a>' for key, name, _ in sections)
         body = "".join(f'<section id="{key}"><h2>{escape(name)}</h2>{html}</section>' for key, name, html in sections)
     else:
+        said = stories(parts.by_method(runs) for runs in benchmarks.values())
         links = "".join(f'<a href="#b{k}">{escape(name)}</a>' for k, name in enumerate(benchmarks))
-        body = _overview(benchmarks) + "".join(
-            _benchmark(k, name, runs) for k, (name, runs) in enumerate(benchmarks.items())
+        body = _overview(benchmarks, colours) + "".join(
+            _benchmark(k, name, runs, colours) for k, (name, runs) in enumerate(benchmarks.items())
         )
     many = f"{len(results)} run{'s' if len(results) > 1 else ''}"
     lead = f"{many}, made with cflag {escape(results[0].versions['cflag'])}"
+    head = f'<h1>{escape(title)}</h1><p class="story">{escape(said)}</p><p class="lead">{lead}</p><nav>{links}</nav>'
+    return document(title, f"<header>{head}</header>{body}")
+
+
+def document(title: str, body: str, refresh: int | None = None) -> str:
+    """Return a page with its style and script inside; a browser loads it again after `refresh` seconds, if given."""
+    again = f'<meta http-equiv="refresh" content="{refresh}">' if refresh else ""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">{again}'
         f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{_text("page.css")}</style></head>'
-        f'<body><main><header><h1>{escape(title)}</h1><p class="lead">{lead}</p><nav>{links}</nav></header>'
-        f"{body}</main><script>{_text('page.js')}</script></body></html>\n"
+        f"<body><main>{body}</main><script>{_text('page.js')}</script></body></html>\n"
     )
 
 
-def _sections(results: Sequence[Result], key: str) -> list[tuple[str, str, str]]:
+def _sections(results: Sequence[Result], key: str, colours: parts.Colours) -> list[tuple[str, str, str]]:
     """Return the parts for one benchmark: a key, a heading, what is below it; those without content are left out."""
     groups = parts.by_method(results)
     sections = [
         (f"{key}summary", "Summary", parts.cards(results)),
-        (f"{key}methods", "Methods and costs", parts.methods_table(results)),
+        (f"{key}methods", "Methods and costs", parts.methods_table(results, colours)),
+        (f"{key}costs", f"{common([r.score for r in results]).title} against cost", parts.costs(groups, key, colours)),
         (f"{key}schedule", "Who learns which task when", parts.schedule(results[0], key)),
-        (f"{key}curves", _curves_head(results[0]), parts.accuracy(groups, key)),
-        (f"{key}matrices", f"{common([r.score for r in results]).title} matrices", parts.matrices(groups, key)),
-        *measured.sections(groups, key),
-        (f"{key}clients", "Clients", parts.clients(groups, key)),
+        (f"{key}curves", _curves_head(results[0]), parts.accuracy(groups, key, colours)),
+        (
+            f"{key}matrices",
+            f"{common([r.score for r in results]).title} matrices",
+            parts.matrices(groups, key, colours),
+        ),
+        *measured.sections(groups, key, colours),
+        (f"{key}clients", "Clients", parts.clients(groups, key, colours)),
         (f"{key}classes", "Who has which classes", parts.partition(results[0], key)),
         (f"{key}config", "Config", parts.configs(groups)),
     ]
@@ -113,15 +127,16 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _overview(benchmarks: dict[str, list[Result]]) -> str:
+def _overview(benchmarks: dict[str, list[Result]], colours: parts.Colours) -> str:
     everything = [run for runs in benchmarks.values() for run in runs]
     rows = [[name, *row] for name, runs in benchmarks.items() for row in table.rows(runs, everything)]
-    inner = parts.sortable(["benchmark", *table.heads(everything)], rows)
+    inner = parts.sortable(["benchmark", *table.heads(everything)], rows, colours)
     return f'<section id="overview"><h2>All benchmarks</h2>{inner}</section>'
 
 
-def _benchmark(number: int, name: str, results: Sequence[Result]) -> str:
-    inner = "".join(f"<h3>{escape(head)}</h3>{html}" for _, head, html in _sections(results, f"b{number}-"))
+def _benchmark(number: int, name: str, results: Sequence[Result], colours: parts.Colours) -> str:
+    inner = f'<p class="story">{escape(story(parts.by_method(results)))}</p>'
+    inner += "".join(f"<h3>{escape(head)}</h3>{html}" for _, head, html in _sections(results, f"b{number}-", colours))
     return f'<section id="b{number}"><details class="part"><summary>{escape(name)}</summary>{inner}</details></section>'
 
 

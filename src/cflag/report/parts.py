@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
+from pathlib import PurePath
 from statistics import fmean
 from typing import Any
 
 import tomli_w
 
-from cflag.problems.score import common
-from cflag.report.svg import Line, Shade, curves, heat
+from cflag.config import CUSTOM
+from cflag.problems.score import Score, common
+from cflag.report.plots import Dots, Strip, scatter, strips
+from cflag.report.story import Groups, gradients, leader, traffic
+from cflag.report.svg import Line, Rows, Shade, curves, heat
 from cflag.report.timetable import drawing
 from cflag.results import table
 from cflag.results.folder import RunFolder
@@ -20,10 +25,9 @@ from cflag.results.result import Result
 COLOURS = 8
 """How many the page has."""
 MOST_CLIENTS, MOST_CLASSES = 60, 200
-"""How many can be drawn."""
-
-Groups = dict[str, list[Result]]
-"""The runs of each method, in the order in which methods appear."""
+"""How many can have a row each."""
+MOST_COLUMNS = 1000
+"""How many clients can have a column each."""
 
 
 def by_method(results: Sequence[Result]) -> Groups:
@@ -32,6 +36,15 @@ def by_method(results: Sequence[Result]) -> Groups:
     for result in results:
         groups.setdefault(result.method, []).append(result)
     return groups
+
+
+Colours = Mapping[str, int]
+"""Each method's number on the page: it has the same colour everywhere, and from the ninth on dashed lines."""
+
+
+def colours_of(results: Sequence[Result]) -> dict[str, int]:
+    """Number the methods of a page."""
+    return {method: k for k, method in enumerate(by_method(results))}
 
 
 def figure(key: str, caption: str, inner: str) -> str:
@@ -54,21 +67,51 @@ def cards(results: Sequence[Result]) -> str:
     """Say in a few numbers what was run and what came out."""
     config, groups = results[0].config, by_method(results)
     score = common([r.score for r in results])
-    best = max(groups, key=lambda m: score.sign * fmean(r.average_score for r in groups[m]))
+    best = leader(groups)
     mean = fmean(r.average_score for r in groups[best])
+    seeds = len({r.seed for r in results})
     values = [
         (score.said(mean), f"best {score.text}: {best}"),
         *_measured_cards(groups[best], best),
         (str(len(groups)), "methods" if len(groups) > 1 else "method"),
-        (str(len({r.seed for r in results})), "seeds"),
-        (config["source"], scenario(config)),
-        (str(config["tasks"]), "tasks"),
-        (str(config["clients"]), f"clients, ζ = {config['zeta']:g}"),
+        (str(seeds), "seeds" if seeds > 1 else "seed"),
+        (source_name(results[0]), scenario(config)),
+        (str(config["tasks"]), "tasks" if config["tasks"] > 1 else "task"),
+        (str(config["clients"]), f"clients, {dealt(config)}"),
+        *_made(results),
     ]
     shown = "".join(f'<div class="card"><b>{escape(a)}</b><span>{escape(b)}</span></div>' for a, b in values)
     missing = sum("missing" in record for result in results for record in result.metrics)
     note = f"<p>In {missing} rounds some client was missing; the metrics say who and why.</p>" if missing else ""
     return f'<div class="cards">{shown}</div>{note}'
+
+
+def source_name(result: Result) -> str:
+    """Return what people call the data: a file's name without its place, or what a source of one's own says."""
+    source = str(result.config["source"])
+    if source == CUSTOM and result.folder is not None:
+        return RunFolder(result.folder).source_name() or source
+    kind, _, place = source.partition(":")
+    return PurePath(place).name or kind
+
+
+def dealt(config: Mapping[str, Any]) -> str:
+    """Say how samples were dealt to clients; results of the first versions knew only Dirichlet draws."""
+    kind = config.get("partition", "dirichlet")
+    if kind == "dirichlet":
+        return f"Dirichlet ζ = {config['zeta']:g}"
+    return f"{config['classes_per_client']} classes each" if kind == "classes" else f"partition {kind}"
+
+
+def _made(results: Sequence[Result]) -> list[tuple[str, str]]:
+    """Return when the last run was finished, as its file has it, and from which commits all are."""
+    files = [r.folder / "result.json" for r in results if r.folder is not None]
+    if not files:
+        return []
+    when = datetime.fromtimestamp(max(file.stat().st_mtime for file in files), UTC)
+    commits = sorted({r.versions["commit"] for r in results if "commit" in r.versions})
+    which = f"commit {commits[0]}" if len(commits) == 1 else f"{len(commits)} commits" if commits else "no commit known"
+    return [(f"{when:%Y-%m-%d}", f"last run finished; {which}")]
 
 
 def _measured_cards(results: Sequence[Result], method: str) -> list[tuple[str, str]]:
@@ -80,7 +123,7 @@ def _measured_cards(results: Sequence[Result], method: str) -> list[tuple[str, s
     return [(score.said(fmean(found)), f"{about}: {method}") for found, about in known if found]
 
 
-def methods_table(results: Sequence[Result]) -> str:
+def methods_table(results: Sequence[Result], colours: Colours) -> str:
     """Return the table of methods with scores, forgetting and costs."""
     score = common([r.score for r in results])
     ends = ("a<sub>ii</sub>", "a<sub>Si</sub>")
@@ -94,56 +137,130 @@ def methods_table(results: Sequence[Result]) -> str:
         f"{score.text} right after learning. "
         "Click a heading to sort.</p>"
     )
-    return note + sortable(table.heads(results), table.rows(results))
+    return note + sortable(table.heads(results), table.rows(results), colours)
 
 
-def sortable(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table that the page's script sorts."""
+def sortable(heads: Sequence[str], rows: Sequence[Sequence[str]], colours: Colours | None = None) -> str:
+    """Return a table that the page's script sorts; cells that name a method have its colour."""
+
+    def cell(text: str) -> str:
+        colour = (colours or {}).get(text)
+        return f"<td>{'' if colour is None else swatch(colour)}{escape(text)}</td>"
+
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
     inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     return f'<div class="scroll"><table class="sort">{inner}</table></div>'
 
 
-def accuracy(groups: Groups, key: str) -> str:
+def on_axis(score: Score, of: str = "") -> str:
+    """Return what an axis says: the score, of what, its unit, and which way is better where that is not up."""
+    return f"{score.text}{of}{score.brackets}{'' if score.higher else ', less is better'}"
+
+
+def swatch(colour: int) -> str:
+    """Return a small square of a method's colour."""
+    return f'<i class="swatch b{colour % COLOURS}"></i>'
+
+
+def accuracy(groups: Groups, key: str, colours: Colours) -> str:
     """Draw the score on the tasks begun so far, after each milestone: the mean over seeds, a band over all of them."""
     lines, score = [], common([r.score for runs in groups.values() for r in runs])
-    for k, (method, results) in enumerate(groups.items()):
+    for method, results in groups.items():
+        k = colours[method]
         seen = [[score.factor * value for value in r.score_so_far] for r in results]
         across = list(zip(results[0].rows[1], zip(*seen, strict=False), strict=False))
         points = [(float(t), fmean(values)) for t, values in across]
         band = [(float(t), min(values), max(values)) for t, values in across] if len(seen) > 1 else []
-        lines.append(Line(method, points, k % COLOURS, band=band))
+        lines.append(Line(method, points, k % COLOURS, dash=k >= COLOURS, band=band))
     together = next(iter(groups.values()))[0].together
     x, on = ("tasks learned", "them") if together else ("round", "tasks begun")
-    drawn = curves(lines, x, f"{score.text} on {on}{score.brackets}")
+    drawn = curves(lines, x, on_axis(score, f" on {on}"))
     return figure(f"{key}{score.named('accuracy-after-each-task')}", "", drawn)
 
 
-def matrices(groups: Groups, key: str) -> str:
-    """Draw the matrix of each method's score; what was not learned yet is faint."""
+def costs(groups: Groups, key: str, colours: Colours) -> str:
+    """Draw the final score against what it cost: gradients, and bytes both ways; a dot for each run."""
+    score = common([r.score for runs in groups.values() for r in runs])
+    drawn = []
+    for name, of, unit, size in (("gradients", gradients, "thousand", 1e3), ("traffic", traffic, "MB", 1e6)):
+        dots = [
+            Dots(method, colours[method] % COLOURS, [(of(r) / size, score.factor * r.average_score) for r in runs])
+            for method, runs in groups.items()
+        ]
+        picture = scatter(dots, f"{name} ({unit})", on_axis(score))
+        drawn.append(figure(f"{key}{score.name}-against-{name}", f"{score.title} against {name}", picture))
+    return f'<div class="grid2">{"".join(drawn)}</div>'
+
+
+def matrices(groups: Groups, key: str, colours: Colours) -> str:
+    """Draw the matrix of each method's score, the mean over seeds; what was not learned yet is faint."""
     drawn = []
     for method, results in groups.items():
         result, (unit, numbers) = results[0], results[0].rows
-        picture = heat(result.score_matrix, "tested on task", f"after {unit}", Shade.of(result.score), (numbers, 1),
-                       faint=lambda i, j, run=result: not run.begun(i, j))  # type: ignore[misc]  # fmt: skip
-        drawn.append(figure(f"{key}matrix-{method}", f"{method}, seed {result.seed}{result.score.brackets}", picture))
+        alike = [r for r in results if r.rows == result.rows]  # with clocks of their own, seeds may have other rounds
+        mean, spread = over_seeds([r.score_matrix for r in alike], result.score)
+        picture = heat(mean, "tested on task", f"after {unit}", Shade.of(result.score), (numbers, 1),
+                       faint=lambda i, j, run=result: not run.begun(i, j),  # type: ignore[misc]
+                       note=spread, colour=colours[method] % COLOURS)  # fmt: skip
+        whose = f"seed {result.seed}" if len(alike) == 1 else f"mean over {len(alike)} seeds"
+        drawn.append(figure(f"{key}matrix-{method}", f"{method}, {whose}{result.score.brackets}", picture))
     return f'<div class="grid3">{"".join(drawn)}</div>'
 
 
-def clients(groups: Groups, key: str) -> str:
-    """Draw how well the final model does at each client, task by task."""
-    drawn = []
+def over_seeds(matrices: Sequence[Rows], score: Score) -> tuple[Rows, Callable[[int, int], str]]:
+    """Return the mean of matrices, of the values there are, and what says from where to where those go."""
+    cells = [[[v for v in values if v is not None] for values in zip(*rows, strict=True)]
+             for rows in zip(*matrices, strict=True)]  # fmt: skip
+
+    def spread(i: int, j: int) -> str:
+        values = cells[i][j]
+        if len(values) < 2:
+            return ""
+        return f" ({score.shown(min(values))} to {score.shown(max(values))} over {len(values)} seeds)"
+
+    return [[fmean(values) if values else None for values in row] for row in cells], spread
+
+
+def spread(groups: Groups, key: str, colours: Colours) -> str:
+    """Draw each client's final score on the tasks it has begun, a strip for each method; clients of all seeds."""
+    score = common([r.score for runs in groups.values() for r in runs])
+    rows = []
+    for method, results in groups.items():
+        each = [value for r in results for value in r.measures.get("clients", {}).get("accuracy_seen", [])]
+        known = [score.factor * value for value in each if value is not None]
+        if known:
+            rows.append(Strip(method, colours[method] % COLOURS, known))
+    if not rows:
+        return ""
+    count = max(len(runs) for runs in groups.values())
+    caption = f"each client's final {score.text} on its own tasks" + (f", {count} seeds" if count > 1 else "")
+    return figure(f"{key}clients-spread", caption, strips(rows, on_axis(score)))
+
+
+def clients(groups: Groups, key: str, colours: Colours) -> str:
+    """Draw how well the final model does at each client, task by task; of one seed, as each deals other clients."""
+    drawn, many = [], False
     for method, results in groups.items():
         rows = [_last_test(matrix) for matrix in results[0].client_matrices]
-        if rows and len(rows) <= MOST_CLIENTS:
-            score = results[0].score
-            picture = heat(rows, "tested on task", "client", Shade.of(score), (0, 1))
+        if rows and len(rows) <= MOST_COLUMNS:
+            score, colour = results[0].score, colours[method] % COLOURS
+            picture = by_client(rows, "task", Shade.of(score), range(1, len(rows[0]) + 1), colour)
             caption = f"{method}, seed {results[0].seed}: final {score.text}{score.brackets}"
             drawn.append(figure(f"{key}clients-{method}", caption, picture))
+            many = many or len(rows) > MOST_CLIENTS
     nothing = _none("nothing is known of single clients, or there are too many to draw")
     tables = "".join(_client_table(method, results[0]) for method, results in groups.items())
-    return (f'<div class="grid3">{"".join(drawn)}</div>' if drawn else nothing) + tables
+    maps = f'<div class="{"rows" if many else "grid3"}">{"".join(drawn)}</div>' if drawn else nothing
+    return spread(groups, key, colours) + maps + tables
+
+
+def by_client(rows: Rows, what: str, shade: Shade, names: Sequence[int], colour: int = 0) -> str:
+    """Draw a row for each client, or a column where there are many: these are narrow, and the map scrolls sideways."""
+    if len(rows) <= MOST_CLIENTS:
+        return heat(rows, what, "client", shade, (0, names), colour=colour)
+    turned = [list(column) for column in zip(*rows, strict=True)]
+    return heat(turned, "client", what, shade, (names, 0), colour=colour)
 
 
 def _last_test(matrix: Sequence[Sequence[float | None]]) -> Sequence[float | None]:
@@ -187,11 +304,11 @@ def partition(result: Result, key: str) -> str:
         return ""
     classes = dict.fromkeys(label for task in tasks for label in task)
     clients = len(next(iter(tasks[0].values())))
-    if clients > MOST_CLIENTS or len(classes) > MOST_CLASSES:
+    if clients > MOST_COLUMNS or len(classes) > MOST_CLASSES:
         return _none("too many clients or classes to draw")
     rows = [[float(sum(task[c][k] for task in tasks if c in task)) for c in classes] for k in range(clients)]
     caption = f"seed {result.seed}: training samples of each class, classes in the order of the tasks"
-    return figure(f"{key}partition", caption, heat(rows, "class", "client", Shade.counts(rows), (0, [*classes])))
+    return figure(f"{key}partition", caption, by_client(rows, "class", Shade.counts(rows), [*classes]))
 
 
 def configs(groups: Groups) -> str:

@@ -10,7 +10,11 @@ from math import ceil, floor, log10
 from cflag.problems.score import Score
 
 WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 72, 14, 14, 48
+LEFT, RIGHT, TOP, BOTTOM = 60, 14, 46, 56
+FEW_LINES, SHORT_NAME = 4, 16
+"""Up to how many lines, with names of how many letters, have their names at their ends instead of a legend."""
+LETTER, ROW = 13, 20
+"""The width of a letter and the height of a row, on a phone, where letters are the largest."""
 Point = tuple[float, float]
 Rows = Sequence[Sequence[float | None]]
 
@@ -23,6 +27,8 @@ class Line:
     points: Sequence[Point]
     colour: int
     dots: bool = True
+    dash: bool = False
+    """Whether it is dashed: another line of the same colour is not."""
     band: Sequence[tuple[float, float, float]] = ()
     """From where to where it may be, at each x."""
 
@@ -73,28 +79,65 @@ def curves(
     points = [point for line in lines for point in line.points]
     if not points:
         return '<p class="none">nothing to draw: these runs did not measure it</p>'
+    direct = _ends_named(lines)
+    right = RIGHT + (LETTER * max(len(line.name) for line in lines) if direct else 0)
     xs = [p[0] for p in points]
     ys = [p[1] for p in points] + [edge for line in lines for _, *edges in line.band for edge in edges]
-    low, high = min(ys), max(ys)
-    room = 0.06 * (high - low or abs(high) or 1.0)
-    across = Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT)
-    up = Axis(low - room * (1 + len(rugs)), high + room, HEIGHT - BOTTOM, TOP)
-    parts = [*_frame(across, up, x, y), *_marks(across, up, marks)]
+    across = Axis(min(xs), max(xs), LEFT, WIDTH - right)
+    up = Axis(*reach(ys, len(rugs)), HEIGHT - BOTTOM, TOP)
+    parts = [*frame(across, up, x, y), *_marks(across, up, marks)]
     for line in lines:
         parts += _line(line, across, up)
     for k, rug in enumerate(rugs):
         parts += _rug(rug, across, up.start - 7 * (len(rugs) - k))
-    names = [(line.name, line.colour) for line in lines if line.points] + [(r.name, r.colour) for r in rugs if r.at]
-    legend = "".join(f'<span><i class="b{colour}"></i>{escape(name)}</span>' for name, colour in names)
-    return f'{svg("".join(parts), WIDTH, HEIGHT, "chart")}<p class="legend">{legend}</p>'
+    names = [] if direct else [(line.name, line.colour) for line in lines if line.points]
+    if direct:
+        parts += _names_at_ends(lines, across, up)
+    return svg("".join(parts), WIDTH, HEIGHT, "chart") + _legend(names + [(r.name, r.colour) for r in rugs if r.at])
+
+
+def _legend(names: Sequence[tuple[str, int]]) -> str:
+    shown = "".join(f'<span><i class="b{colour}"></i>{escape(name)}</span>' for name, colour in names)
+    return f'<p class="legend">{shown}</p>' if names else ""
+
+
+def reach(values: Sequence[float], rugs: int = 0) -> tuple[float, float]:
+    """Return from where to where an axis goes: from 0 unless that would hide the differences, with some room."""
+    low, high = min(values), max(values)
+    if 0 <= low < 0.4 * high:
+        low = 0.0
+    room = 0.06 * (high - low or abs(high) or 1.0)
+    return (low if low == 0 else low - room) - room * rugs, high + room
+
+
+def _ends_named(lines: Sequence[Line]) -> bool:
+    drawn = [line for line in lines if line.points]
+    return len(drawn) <= FEW_LINES and all(len(line.name) <= SHORT_NAME for line in drawn)
+
+
+def _names_at_ends(lines: Sequence[Line], across: Axis, up: Axis) -> list[str]:
+    """Return each line's name right of its last point; names that would lie on each other are moved apart."""
+    ends = sorted((line for line in lines if line.points), key=lambda line: -line.points[-1][1])
+    places: list[float] = []
+    for line in ends:
+        places.append(max(up.at(line.points[-1][1]), places[-1] + ROW if places else 0.0))
+    over = max(0.0, places[-1] - up.start)  # the lowest would be below the axis: all go up
+    x = f'x="{across.end + 8:.1f}"'
+    return [
+        f'<text class="name f{line.colour}" {x} y="{place - over + 4:.1f}">{escape(line.name)}</text>'
+        for line, place in zip(ends, places, strict=True)
+    ]
 
 
 def _marks(across: Axis, up: Axis, marks: Sequence[tuple[float, str]]) -> list[str]:
-    parts = []
-    for at, name in marks:
-        where = f"{across.at(at):.1f}"
-        parts.append(f'<line class="mark" x1="{where}" x2="{where}" y1="{TOP}" y2="{up.start}"/>')
-        parts.append(f'<text class="small" x="{across.at(at) + 3:.1f}" y="{TOP + 9}">{escape(name)}</text>')
+    """Draw vertical lines; those left of the axis stand at its beginning, and names that would touch are left out."""
+    parts, free = [], 0.0
+    for value, name in marks:
+        at = across.at(max(value, across.low))
+        parts.append(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP - 8}" y2="{up.start}"/>')
+        if at >= free:
+            parts.append(f'<text class="small" x="{at + 3:.1f}" y="{TOP - 4}">{escape(name)}</text>')
+            free = at + LETTER * (len(name) + 1)
     return parts
 
 
@@ -107,7 +150,8 @@ def _line(line: Line, across: Axis, up: Axis) -> list[str]:
         back = [f"{across.at(a):.1f},{up.at(c):.1f}" for a, _, c in reversed(line.band)]
         parts.append(f'<polygon class="band f{line.colour}" points="{" ".join(there + back)}"/>')
     path = " ".join(f"{across.at(a):.1f},{up.at(b):.1f}" for a, b in line.points)
-    parts.append(f'<polyline class="c{line.colour}" points="{path}"><title>{escape(line.name)}</title></polyline>')
+    look = f"c{line.colour} dash" if line.dash else f"c{line.colour}"
+    parts.append(f'<polyline class="{look}" points="{path}"><title>{escape(line.name)}</title></polyline>')
     for a, b in line.points if line.dots else ():
         where = f'cx="{across.at(a):.1f}" cy="{up.at(b):.1f}"'
         title = f"<title>{escape(line.name)}: {b:.4g}</title>"
@@ -124,21 +168,21 @@ def _rug(rug: Rug, across: Axis, y: float) -> list[str]:
     ]
 
 
-def _frame(across: Axis, up: Axis, x: str, y: str) -> list[str]:
+def frame(across: Axis, up: Axis, x: str, y: str, least: float = 1.0) -> list[str]:
+    """Return axes with their numbers, along x at least so far apart, and names; a y axis without 0 says so."""
     parts = []
     for value in up.ticks():
         at = up.at(value)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{across.end:g}" y1="{at:.1f}" y2="{at:.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{value:g}</text>')
-    for value in across.ticks(8, least=1.0):
+    for value in across.ticks(8, least=least):
         parts.append(
-            f'<text x="{across.at(value):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{value:g}</text>'
+            f'<text x="{across.at(value):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{value:g}</text>'
         )
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x)}</text>')
-    half = (TOP + HEIGHT - BOTTOM) / 2
-    turn = f'transform="rotate(-90 14 {half})"'
-    parts.append(f'<text x="14" y="{half}" text-anchor="middle" {turn}>{escape(y)}</text>')
+    middle = (LEFT + across.end) / 2
+    parts.append(f'<text x="{middle:g}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x)}</text>')
+    begins = "" if up.low <= 0 <= up.high else f"; the axis begins at {up.low:.3g}, not at 0"
+    parts.append(f'<text x="4" y="18">{escape(y)}{begins}</text>')
     return parts
 
 
@@ -169,11 +213,13 @@ def heat(
     shade: Shade,
     first: tuple[int | Sequence[int], int | Sequence[int]] = (1, 1),
     faint: Callable[[int, int], bool] = lambda i, j: False,
+    note: Callable[[int, int], str] = lambda i, j: "",
+    colour: int = 0,
 ) -> str:
     """Draw a matrix as coloured squares with their values; None is left empty.
 
     `first` is what rows and columns are numbered from, or their own numbers. Squares get smaller where there are
-    many columns, and then have their values only when pointed at.
+    many columns, and then have their values only when pointed at; `note` is said there, too.
     """
     count = max(len(row) for row in rows)
     cell = 44 if count <= 12 else 30 if count <= 24 else 12
@@ -197,8 +243,8 @@ def heat(
             where = f'x="{left + cell * j}" y="{above + cell * i}" width="{cell - 2}" height="{cell - 2}"'
             shown = shade.text(value)
             look = (0.06 + 0.94 * share) * (0.3 if faint(i, j) else 1.0)
-            title = f"<title>{escape(y)} {sides[i]}, {names[j]}: {shown}</title>"
-            parts.append(f'<rect class="heat" rx="{cell // 11}" {where} style="opacity:{look:.2f}">{title}</rect>')
+            title = f"<title>{escape(y)} {sides[i]}, {names[j]}: {shown}{note(i, j)}</title>"
+            parts.append(f'<rect class="f{colour}" rx="{cell // 11}" {where} style="opacity:{look:.2f}">{title}</rect>')
             if values:
                 kind = "value on" if look > 0.55 else "value faint" if faint(i, j) else "value"
                 at = f'x="{left + cell * (j + 0.5) - 1:g}" y="{middle:g}"'

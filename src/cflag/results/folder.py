@@ -1,7 +1,8 @@
 """The run folder: config, metrics, checkpoint, result. Nothing in it is ever half written or silently replaced.
 
 config.toml          the resolved config
-benchmark.json       the classes of each task, and how many samples of each every client has, where that is known
+benchmark.json       the source's name, the classes of each task, and how many samples of each every client has, where
+                     that is known
 experiment           the run's name, drawn once: all its state carries it
 metrics.jsonl        one line per round
 events.log           who was missing or came back, where clients are on other machines; a logger that broke; what a
@@ -124,10 +125,13 @@ class RunFolder:
         if known != raw.get("plugins", []) and not self.finished:
             write_atomically(path, tomli_w.dumps({**raw, "plugins": known}).encode())
 
-    def describe_data(self, counts: ClassCounts) -> None:
-        """Write down which client got how many samples of which class, where they have one, unless it stands there."""
+    def describe_data(self, counts: ClassCounts, source: str = "") -> None:
+        """Write down what the source calls itself and which client got how many samples of which class.
+
+        Only where samples have a class, and unless it stands there.
+        """
         if counts and self.class_counts() != counts:
-            text = strict_json({"checksum": UNSEALED, "class_counts": counts})
+            text = strict_json({"checksum": UNSEALED, "source": source, "class_counts": counts})
             write_atomically(self.benchmark, sealed(text.encode()))
 
     def class_counts(self) -> ClassCounts | None:
@@ -138,6 +142,10 @@ class RunFolder:
         if tasks is None:
             raise UserError(f"{self.benchmark} is damaged: it has no class_counts; {WHAT_TO_DO}")
         return [{int(label): counts for label, counts in task.items()} for task in tasks]
+
+    def source_name(self) -> str:
+        """Return what the source calls itself; nothing where `describe_data` did not say."""
+        return str(read_json(self.benchmark).get("source", "")) if self.benchmark.exists() else ""
 
     @property
     def finished(self) -> bool:
