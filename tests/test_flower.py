@@ -370,7 +370,7 @@ def test_if_nobody_is_finite_training_diverged(tmp_path: Path) -> None:
 
 
 def test_too_few_clients_wait_give_up_and_keep_the_checkpoint(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, min_clients=3, patience=0.5)
+    fleet = Fleet(tmp_path, min_clients=3, patience=2.0)
 
     def leave(message: Message, reply: Message) -> Message | None:
         head, _ = unpack(message.content)
