@@ -20,7 +20,7 @@ import pytest
 
 from cflag import run
 from cflag.cli import main
-from cflag.config import load_raw, merge, resolve
+from cflag.config import OPTION_TABLES, load_raw, merge, resolve
 from cflag.engines.flower.processes.fleet import free_port, tool
 from cflag.errors import InterruptedRunError
 from cflag.experiment import Experiment
@@ -141,11 +141,7 @@ def test_mlflow_has_the_settings_the_files_and_the_end(logs: Path) -> None:
     client, (found,) = mlflow_runs(logs.parent / "mlflow.db")
     config = json.loads((logs / "result.json").read_text())["config"]
     params = {k: str(v) for k, v in config.items() if not isinstance(v, dict)}
-    params |= {
-        f"{table}.{k}": str(v)
-        for table in ("memory", "mean", "privacy", "lora", "schedule", "cflag")
-        for k, v in config[table].items()
-    }
+    params |= {f"{table}.{k}": str(v) for table in (*OPTION_TABLES, "cflag") for k, v in config[table].items()}
     assert found.data.params == params
     assert found.info.status == "FINISHED"
     kept = Path(client.download_artifacts(found.info.run_id, ""))
