@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from torch import Tensor
@@ -106,7 +107,7 @@ class RoundContext:
     own: Moment | None = None
     """Where everybody is; None where all are in the same task."""
 
-    @property
+    @cached_property
     def moment(self) -> Moment:
         """Where everybody is."""
         return self.own or Moment.together(self.task)

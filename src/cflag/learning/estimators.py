@@ -51,7 +51,7 @@ class Components:
             if self.order == "cyclic":
                 yield from range(len(self))
             elif self.order == "shuffled":
-                yield from (int(j) for j in rng.permutation(len(self)))
+                yield from rng.permutation(len(self)).tolist()
             else:
                 yield int(rng.integers(len(self)))
 
