@@ -24,7 +24,7 @@ Slopes = Callable[[Tensor], tuple[list[float], Tensor]]
 SMALLEST = 400
 """Multiplications in a matrix product below which torch's batched one sums in another order than its plain one."""
 ALIGNED = 16
-"""What kernels read begins at multiples of so many numbers, as a tensor of its own does: they may sum by where it is."""
+"""What kernels read begins at multiples of so many numbers, as a tensor of its own does: some sum by where it is."""
 
 
 def cross_entropy_slope(masked: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
