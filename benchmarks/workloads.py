@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from cflag import registry
-from cflag.models.layers import ModelOptions, TrimmedConv2d
+from cflag.models.layers import TrimmedConv2d
+from cflag.models.options import ModelOptions
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from cflag.errors import UserError, unknown
 from cflag.means.base import MeanOptions
 from cflag.memory.base import MemoryOptions
 from cflag.methods.base import LocalOptions
-from cflag.models.layers import ModelOptions
-from cflag.models.lora import LoraOptions
+from cflag.models.options import LoraOptions, ModelOptions
 from cflag.models.reference import absolute_reference, is_reference, model_maker
 from cflag.presets import load_preset
 from cflag.privacy.options import PrivacyOptions
@@ -326,8 +325,10 @@ def _check(config: Config) -> None:
         raise UserError(f"secure = true rounds means, which method '{config.method}' does not bear: choose another")
     if config.source != CUSTOM:
         registry.get("source", family(config.source))
-    if config.model != CUSTOM:
+    if is_reference(config.model):
         model_maker(config.model)
+    elif config.model != CUSTOM:
+        registry.require("model", config.model)
     registry.get("memory", config.memory.kind)
     sums = registry.get("method", config.method).sums(config.settings)
     config.mean.check_run(registry.get("mean", config.mean.kind), config.cohort_size(), config.secure, sums)

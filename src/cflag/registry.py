@@ -94,6 +94,12 @@ def about(kind: str, name: str) -> str:
     return _parts[kind, name].about if (kind, name) in _parts else "from another package"
 
 
+def require(kind: str, name: str) -> None:
+    """Refuse a name nobody knows, and suggest the closest one, without importing the part (and torch)."""
+    if name not in names(kind):
+        raise unknown(kind, name, names(kind))
+
+
 def get(kind: str, name: str) -> Any:
     """Return the part behind a name; for a name nobody knows, suggest the closest one."""
     if (kind, name) not in _parts:

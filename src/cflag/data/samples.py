@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NOBODY = -1
 """The subject of a sample of which nobody knows whose it is."""
@@ -49,7 +52,7 @@ class Samples:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
-        return {name: t for name, t in vars(self).items() if isinstance(t, Tensor)}
+        return {name: t for name, t in vars(self).items() if isinstance(t, torch.Tensor)}
 
     def stored(self) -> Samples:
         """Return the samples as a memory stores them: pictures, where there are some, in the place of features."""
