@@ -10,11 +10,11 @@ from functools import cache
 
 import hypothesis
 import pytest
-import sklearn.datasets
 import torch
 
 from cflag import registry
 from cflag.data.load import find_reader
+from cflag.data.sources import digits
 from cflag.data.sources.cifar import Cifar
 from cflag.data.sources.tiny_imagenet import TinyImageNet
 from tests.support import processes
@@ -23,7 +23,7 @@ from tests.support.datasets import put_reader
 hypothesis.settings.register_profile("cflag", deadline=None)
 hypothesis.settings.load_profile("cflag")
 os.fsync = lambda fd: None  # waits for the disk, for the sake of a power cut; tests kill processes, not machines
-sklearn.datasets.load_digits = cache(sklearn.datasets.load_digits)  # a text file, read by a thousand runs
+digits._table = cache(digits._table)  # a text file, read by a thousand runs
 processes.mark()
 
 
