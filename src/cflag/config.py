@@ -314,7 +314,7 @@ def _check(config: Config) -> None:
             "trainable: the list is empty, or a pattern in it is; name what trains, as in ['layer4.*', 'head']"
         )
     check_cohort(config)
-    registry.get("scenario", config.scenario)
+    registry.require("scenario", config.scenario)
     own = has_own_data(registry.get("partition", config.partition))
     if own and config.partition != OWN and config.engine != "flower":
         needs = "is for clients with data of their own: use cflag deploy or cflag server"
@@ -324,12 +324,12 @@ def _check(config: Config) -> None:
     if config.secure and registry.get("method", config.method).exact_means:
         raise UserError(f"secure = true rounds means, which method '{config.method}' does not bear: choose another")
     if config.source != CUSTOM:
-        registry.get("source", family(config.source))
+        registry.require("source", family(config.source))
     if is_reference(config.model):
         model_maker(config.model)
     elif config.model != CUSTOM:
         registry.require("model", config.model)
-    registry.get("memory", config.memory.kind)
+    registry.require("memory", config.memory.kind)
     sums = registry.get("method", config.method).sums(config.settings)
     config.mean.check_run(registry.get("mean", config.mean.kind), config.cohort_size(), config.secure, sums)
     check_private(config.privacy, config.method, config.settings, config.secure)
