@@ -45,7 +45,7 @@ def _no_process_is_left() -> Iterator[None]:
 def no_figures() -> Iterator[None]:
     """Let runs draw no figures, which takes four fifths of a short one; test_results and test_methods draw them."""
     with pytest.MonkeyPatch.context() as patch:  # of its own: a test may undo what it has patched
-        patch.setattr("cflag.results.figures.write_figures", lambda *_: [])
+        patch.setattr("cflag.results.folder.draw", lambda *_: None)
         yield
 
 

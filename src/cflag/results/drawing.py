@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -26,6 +26,9 @@ _drawings: list[Future[None]] = []
 def beside() -> Iterator[None]:
     """Let one other process draw what `draw` is asked for; when this ends, all of it is there."""
     global _artist
+    if current_process().daemon:  # such a process may have none of its own
+        yield
+        return
     with ProcessPoolExecutor(1, get_context("fork"), initializer=_begin) as _artist:  # forked when first needed
         try:
             yield
