@@ -27,6 +27,14 @@ digits._table = cache(digits._table)  # a text file, read by a thousand runs
 processes.mark()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, or at the end one core waits minutes for a fleet that began last.
+
+    A fleet waits more than it computes, and while one process of tests goes through them, the others have the rest.
+    """
+    items.sort(key=lambda item: -sum(item.get_closest_marker(mark) is not None for mark in ("fleet", "slow")))
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     """Tests run side by side; two threads in small operations only get in their way. A test may have changed it."""

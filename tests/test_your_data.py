@@ -78,6 +78,7 @@ def test_its_comparison_search_and_report_work(here: Path) -> None:
 
 @pytest.mark.fleet
 @pytest.mark.usefixtures("no_figures")
+@pytest.mark.slow
 def test_its_fleets_have_the_numbers_of_one_machine(here: Path) -> None:
     prepare(here)
     give("run", "deploy")
