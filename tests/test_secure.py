@@ -196,7 +196,7 @@ def test_it_needs_flower_and_three_clients(own: dict[str, Any], tmp_path: Path) 
 def test_a_secure_and_private_deployment_survives_a_killed_client(tmp_path: Path) -> None:
     """Real processes: four clients, three of them needed; one is killed in the middle of a round."""
     private = {"privacy.unit": "client", "privacy.noise": 0.5}
-    settings: dict[str, Any] = {"secure": True, "clients": 4, "min_clients": 3, "method": "finetune", "rounds": 2}
+    settings: dict[str, Any] = {"secure": True, "clients": 4, "min_clients": 3, "method": "finetune", "rounds": 3}
     fleet = Deployment(tmp_path / "fleet", "--no-database", deadline=40.0, **settings, **private)
     fleet.start()
     fleet.after(1)
@@ -204,7 +204,7 @@ def test_a_secure_and_private_deployment_survives_a_killed_client(tmp_path: Path
     assert fleet.wait() == 0, fleet.log()
     assert "client 1 ended and is started again" in fleet.log()
     records = fleet.records()
-    assert len(records) == 4
+    assert len(records) == 6
     assert all(record["clients"] == {} and record["loss"] is None for record in records)
     spent = [record["epsilon"] for record in records]
     assert 0 < spent[0] < spent[-1]

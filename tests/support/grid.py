@@ -83,8 +83,7 @@ class FakeGrid:
         return [self.replies.pop(key) for key in list(ids) if key in self.replies]
 
 
-QUICK: dict[str, Any] = {"clients": 3, "tasks": 2, "rounds": 2, "width": 8, "epochs": 1,
-                         "samples_per_class": 40}  # fmt: skip
+QUICK: dict[str, Any] = {"clients": 3, "tasks": 2, "rounds": 2, "width": 8, "epochs": 1}
 
 for module in (post, roll):
     vars(module)["POLL"] = 0.01  # answers are there at once
