@@ -24,7 +24,7 @@ from tests.support.grid import Fleet, Node, local, numbers
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
-FEW = {"samples_per_class": 40}
+FEW: dict[str, Any] = {"samples_per_class": 40}
 """Of 144: what engines do with numbers is the same for all of them."""
 Change = Callable[[dict[str, Any], dict[str, Tensor]], Any]
 
