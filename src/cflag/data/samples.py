@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NOBODY = -1
 """The subject of a sample of which nobody knows whose it is."""
@@ -64,7 +67,7 @@ class Samples:
         return sum(t[:1].nbytes for name, t in self.stored().tensors().items() if name != "subject")
 
     def __getitem__(self, index: Tensor | slice) -> Samples:
-        if isinstance(index, Tensor) and index.dtype == torch.long:  # what most are, in a third of the time
+        if isinstance(index, torch.Tensor) and index.dtype == torch.long:  # what most are, in a third of the time
             return Samples(**{name: t.index_select(0, index) for name, t in self.tensors().items()})
         return Samples(**{name: t[index] for name, t in self.tensors().items()})
 

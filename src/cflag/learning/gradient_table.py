@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from cflag.errors import UserError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cflag.client import Client
 
 
@@ -87,7 +88,7 @@ class Workspace:
 
     def keep(self, client: Client, made: Any) -> bool:
         """Say whether a client may keep what it made for a later question; tables have their room already."""
-        size = sum(t.nbytes for t in (made if isinstance(made, tuple) else (made,)) if isinstance(t, Tensor))
+        size = sum(t.nbytes for t in (made if isinstance(made, tuple) else (made,)) if isinstance(t, torch.Tensor))
         if self.used + size > self.limit:
             return False
         self.used += size
