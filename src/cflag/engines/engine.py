@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from cflag.means.base import PLAIN, AnswerMean, MeanOptions
 from cflag.means.shares import believed, outliers, shares
 from cflag.privacy.warden import Warden
 from cflag.server import Server
+from cflag.states.store import StateStore
 
 
 class Engine(ABC):
@@ -84,12 +84,11 @@ class Engine(ABC):
         samples = sum(server.sizes[number] for number in numbers)
         return RoundContext(server.task, server.round, samples, len(numbers), server.own_moment)
 
-    def save(self, folder: Path, stamp: str) -> dict[int, str]:
-        """Save the clients that changed and return their files; nothing where clients keep their state themselves."""
-        return {}
+    def save(self, store: StateStore, stamp: str) -> None:  # noqa: B027 (clients may keep their state themselves)
+        """Save the clients that changed."""
 
-    def restore(self, folder: Path, names: Mapping[int, str]) -> None:  # noqa: B027 (clients may find it themselves)
-        """Clients are from now on what was saved under these names."""
+    def restore(self, store: StateStore) -> None:  # noqa: B027 (clients may find it themselves)
+        """Clients are from now on what a store says."""
 
     def peak_mb(self) -> float:
         """Return the largest memory this engine's processes on this machine ever had, added."""

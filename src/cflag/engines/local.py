@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from cflag.engines.lanes import HereLane, Lane, WorkerLane
 from cflag.errors import InterruptedRunError
 from cflag.means.base import PLAIN, MeanOptions
 from cflag.server import Server
+from cflag.states.store import StateStore
 
 TEST_BATCH = 500
 """Clients with few held-out samples are tested together, this many samples at a time, for any number of workers."""
@@ -40,7 +40,8 @@ class LocalEngine(Engine):
         count = min(workers, len(self.everyone))
         self.lanes: list[Lane] = [HereLane(host)] if count <= 1 else [WorkerLane(host, k) for k in range(count)]
         self.stopped = stopped
-        self.files: dict[int, Path] = {}
+        self.files: StateStore | None = None
+        """Where clients' states were last saved, once one was or the run was resumed."""
         self._lane_of: dict[int, int] = {}
 
     def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
@@ -78,20 +79,20 @@ class LocalEngine(Engine):
         """Return which clients have samples of which tasks."""
         return self.benchmark.has
 
-    def save(self, folder: Path, stamp: str) -> dict[int, str]:
-        """Save the clients that changed; return the files they are in."""
-        names: dict[int, str] = {}
-        for lane in self.lanes:
-            lane.send("save", folder, stamp)
-        for k in range(len(self.lanes)):
-            names.update(self._receive(k))
-        self.files.update({number: folder / name for number, name in names.items()})
+    def save(self, store: StateStore, stamp: str) -> None:
+        """Save the clients that changed, each worker to a log of its own."""
+        tails = store.tails(stamp, len(self.lanes))
+        for lane, tail in zip(self.lanes, tails, strict=True):
+            lane.send("save", tail)
+        for k, tail in enumerate(tails):
+            store.take(tail, *self._receive(k))
+        store.compact(stamp)
+        self.restore(store)
         self._lane_of.clear()  # what is saved any lane can load
-        return names
 
-    def restore(self, folder: Path, names: Mapping[int, str]) -> None:
-        """Clients are from now on what was saved under these names; each is loaded when it is first asked."""
-        self.files = {number: folder / name for number, name in names.items()}
+    def restore(self, store: StateStore) -> None:
+        """Clients are from now on what a store says; each is loaded when it is first asked."""
+        self.files = store
 
     def peak_mb(self) -> float:
         """Return the largest memory of this process and of its workers, added."""
@@ -115,7 +116,7 @@ class LocalEngine(Engine):
         for position, number in enumerate(numbers):
             # A client that was asked since the last save stays where it is: its changes and its scratch are there.
             lane = self._lane_of.setdefault(number, position % len(self.lanes))
-            shares[lane].append((number, self.files.get(number)))
+            shares[lane].append((number, None if self.files is None else self.files.get(number)))
             lanes.append(lane)
         self._send("answer", shares, *args)
         for number, lane in zip(numbers, lanes, strict=True):
