@@ -4,8 +4,8 @@ A record is a head of 64 bytes and a sealed safetensors file, encrypted where th
 file of that client's own would have, with the name it would have. The head has the client's number, the round, the
 content's length and a link: the checksum of the link before it and of whose and of which round the record is. So a
 checkpoint that names a log, how many of its records count, and the last link, has said which states it means, in as
-many bytes for a hundred thousand clients as for ten. What a record says is sealed by itself and not part of the chain: a
-sample can be taken out of it (`rewrite`) and every checkpoint that counts it stays good.
+many bytes for a hundred thousand clients as for ten. What a record says is sealed by itself and not part of the chain:
+a sample can be taken out of it (`rewrite`) and every checkpoint that counts it stays good.
 
 Why not SQLite: a round writes one batch and reads by client, which needs no transactions of its own, since a checkpoint
 is one; a log is written once, where a write-ahead log writes all twice; nothing old hides in free pages or in a
