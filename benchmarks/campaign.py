@@ -101,12 +101,12 @@ class Whole:
     """What each client has kept."""
 
     @classmethod
-    def read(cls, folder: Path, states: Mapping[int, Path]) -> Whole:
-        """Read a finished run, and the files with its clients' states."""
+    def read(cls, folder: Path, memories: dict[int, dict[str, Any]]) -> Whole:
+        """Read a finished run, whose clients' states are these."""
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         skip = ("seconds", "missing", "cohort")
         plain = [{k: v for k, v in line.items() if k not in skip} for line in lines]
-        return cls(plain, (folder / "model.safetensors").read_bytes(), {n: load_state(p) for n, p in states.items()})
+        return cls(plain, (folder / "model.safetensors").read_bytes(), memories)
 
     def wrong_rounds(self, other: Whole) -> int:
         """Return how many rounds of another run differ; a model that differs is wrong, too."""
@@ -122,17 +122,17 @@ class Whole:
 
 def read_local(folder: Path) -> Whole:
     """Read a run of the local engine: its clients' states are where its checkpoint says."""
-    newest, *_ = RunFolder(folder).generations.files()
-    states = {int(n): newest.parent / name for n, name in load_state(newest)["clients"].items()}
-    return Whole.read(folder, states)
+    run = RunFolder(folder)
+    run.states.restore(load_state(run.generations.files()[0])["states"], [])
+    return Whole.read(folder, {client: place.load() for client, place in run.states.index.items()})
 
 
 def strays(folder: Path) -> int:
     """Return how many files of a finished run are half-written, or states that no checkpoint names."""
     names = [path.name for path in folder.rglob("*.new") if not path.name.startswith(("config", "experiment"))]
     newest, *older = RunFolder(folder).generations.files()
-    named = set(load_state(newest)["clients"].values())
-    return len(names) + len(older) + len({path.name for path in newest.parent.glob("client-*")} - named)
+    named = set(load_state(newest)["states"])
+    return len(names) + len(older) + len({path.name for path in newest.parent.glob("clients-*.log")} - named)
 
 
 def go_on(out: Path, operations: Operations | None, errors: Path) -> int:

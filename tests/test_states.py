@@ -184,7 +184,7 @@ def test_a_run_that_died_before_it_emptied_states_does_so_when_it_goes_on(tmp_pa
         again.restore(third, [second])
         assert held(again) == {0: 3, 1: 1002}
         assert mark not in path.read_bytes()
-        assert [p.when for p in log.walk(path).places if not log.is_empty(p)] == [(1, 2), (1, 2), (1, 3)]
+        assert [p.when for p in log.full(log.walk(path).places)] == [(1, 2), (1, 2), (1, 3)]
         assert not any(log.content(old))
 
 

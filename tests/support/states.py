@@ -19,7 +19,7 @@ def logs(run: Path) -> list[Path]:
 
 def places(run: Path) -> list[Place]:
     """Return the states in a run's logs that are not emptied, by client and round."""
-    found = [place for path in logs(run) for place in log.walk(path).places if not log.is_empty(place)]
+    found = log.full(place for path in logs(run) for place in log.walk(path).places)
     return sorted(found, key=lambda place: (place.client, place.when))
 
 

@@ -170,7 +170,7 @@ class Store:
         walked = {path: log.walk(path) for path in sorted(self._logs())}
         for path in [path for path, found in walked.items() if found.torn]:
             self._refuse_cut(path, len(walked[path].places))
-        places = [place for found in walked.values() for place in found.places if not log.is_empty(place)]
+        places = log.full(place for found in walked.values() for place in found.places)
         return [*files, *(Where(Path(place.log) / place.name, place) for place in places)]
 
     def _refuse_cut(self, path: Path, whole: int) -> None:

@@ -23,7 +23,7 @@ import re
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from io import FileIO
@@ -156,17 +156,17 @@ def walk(path: Path) -> Walked:
     """Read the heads of a log, up to the first thing that is not a whole record."""
     places: list[Place] = []
     links: list[bytes] = []
-    link, at = first_link(path), 0
+    name, link, at = str(path), first_link(path), 0
     with _opened(path) as file:
-        length = os.fstat(file.fileno()).st_size
-        while (head := _head(file.fileno(), at)) is not None:
-            place = Place(str(path), at, head[3], *head[:3])
-            link = _next(link, *head[:3])
-            if head[4] != link or place.end > length:
+        number, length = file.fileno(), os.fstat(file.fileno()).st_size
+        while (head := _head(number, at)) is not None:
+            client, task, round_, size, its = head
+            link, end = _next(link, client, task, round_), at + _HEAD.size + size
+            if its != link or end > length:
                 break
-            places.append(place)
+            places.append(Place(name, at, size, client, task, round_))
             links.append(link)
-            at = place.end
+            at = end
     return Walked(places, links, at < length)
 
 
@@ -178,9 +178,9 @@ def _head(file: int, at: int) -> tuple[int, int, int, int, bytes] | None:
     return client, task, round_, size, link
 
 
-def counted(path: Path, count: int, link: str) -> list[Place]:
+def counted(path: Path, count: int, link: str, walked: Walked | None = None) -> list[Place]:
     """Return the first so many records of a log; refuse one whose records are not those that a checkpoint counts."""
-    places, links, _ = walk(path)
+    places, links, _ = walked or walk(path)
     if len(places) < count:
         raise DamagedError(f"{path} is damaged: {len(places)} whole states where there were {count}; {WHAT_TO_DO}")
     if (links[count - 1] if count else first_link(path)).hex() != link:
@@ -199,22 +199,20 @@ def latest(places: Iterable[Place]) -> dict[int, Place]:
 
 def content(place: Place) -> bytes:
     """Return a record's content, whatever it is."""
-    with _found(place) as (file, there):
-        return os.pread(file, there.size, there.at + _HEAD.size)
+    with _opened(Path(place.log)) as file:
+        there = _found(file, place)
+        return os.pread(file.fileno(), there.size, there.at + _HEAD.size)
 
 
-@contextmanager
-def _found(place: Place, mode: Literal["rb", "r+b"] = "rb") -> Iterator[tuple[int, Place]]:
-    """Open the log of a record, and say where in it the record is now."""
-    with _opened(Path(place.log), mode) as file:
-        head = _head(file.fileno(), place.at)
-        if head is not None and head[:3] == place[3:]:
-            yield file.fileno(), place._replace(size=head[3])
-            return
-        moved = [other for other in walk(Path(place.log)).places if other[3:] == place[3:]]
-        if not moved:
-            raise DamagedError(f"{place.log} is damaged: it holds no {place.name}; {WHAT_TO_DO}")
-        yield file.fileno(), moved[-1]
+def _found(file: FileIO, place: Place) -> Place:
+    """Return where a record is now in its log."""
+    head = _head(file.fileno(), place.at)
+    if head is not None and head[:3] == place[3:]:
+        return place._replace(size=head[3])
+    moved = [other for other in walk(Path(place.log)).places if other[3:] == place[3:]]
+    if not moved:
+        raise DamagedError(f"{place.log} is damaged: it holds no {place.name}; {WHAT_TO_DO}")
+    return moved[-1]
 
 
 def _opened(path: Path, mode: Literal["rb", "r+b"] = "rb") -> FileIO:
@@ -224,23 +222,32 @@ def _opened(path: Path, mode: Literal["rb", "r+b"] = "rb") -> FileIO:
         raise DamagedError(f"{path} cannot be read: No such file or directory; {WHAT_TO_DO}") from None
 
 
-def is_empty(place: Place) -> bool:
-    """Whether a record's content is gone, because no checkpoint needed it any more."""
-    with _found(place) as (file, there):
-        return not any(os.pread(file, min(there.size, _FIRST), there.at + _HEAD.size))
+def full(places: Iterable[Place]) -> list[Place]:
+    """Return the records whose content is not gone because no checkpoint needed it any more."""
+    found: list[Place] = []
+    for log, inside in _by_log(places).items():
+        with _opened(Path(log)) as file:
+            for place in inside:
+                there = _found(file, place)
+                if any(os.pread(file.fileno(), min(there.size, _FIRST), there.at + _HEAD.size)):
+                    found.append(place)
+    return found
 
 
 def empty(places: Iterable[Place]) -> None:
     """Overwrite contents that no checkpoint needs any more; a log that is gone needs none of it."""
-    by_log: dict[str, list[Place]] = defaultdict(list)
+    for log, inside in _by_log(places).items():
+        if Path(log).exists():
+            with _opened(Path(log), "r+b") as file:
+                for place in inside:
+                    _overwrite(file.fileno(), _found(file, place))
+
+
+def _by_log(places: Iterable[Place]) -> dict[str, list[Place]]:
+    found: dict[str, list[Place]] = defaultdict(list)
     for place in places:
-        by_log[place.log].append(place)
-    for log in by_log:
-        if not Path(log).exists():
-            continue
-        for place in by_log[log]:
-            with _found(place, "r+b") as (file, there):
-                _overwrite(file, there)
+        found[place.log].append(place)
+    return found
 
 
 def _overwrite(file: int, there: Place) -> None:
@@ -270,12 +277,13 @@ def rewrite(path: Path, changed: Mapping[Place, Mapping[str, Any]]) -> None:
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
 
     def records() -> Iterator[Record]:
-        for place in walk(path).places:
-            state = changed.get(place)
-            if state is not None:
-                yield (*place[3:], cipher.encrypted(packed(place.name, state)))
+        places = walk(path).places
+        needed = set(full(places))
+        for place in places:
+            if place in changed:
+                yield (*place[3:], cipher.encrypted(packed(place.name, changed[place])))
             else:
-                yield (*place[3:], b"" if is_empty(place) else content(place))
+                yield (*place[3:], content(place) if place in needed else b"")
 
     try:
         append(Tail(fresh, first_link(path), 0, 0), records())

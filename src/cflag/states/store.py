@@ -16,7 +16,7 @@ from typing import Any
 
 from cflag.errors import DamagedError
 from cflag.states import log
-from cflag.states.log import Place, Tail
+from cflag.states.log import Place, Tail, Walked
 
 LEAST = 2**20
 """Below so many bytes that are no longer needed, logs are left as they are."""
@@ -115,9 +115,10 @@ class StateStore:
         """States are from now on what a checkpoint says; those that another one before it needs stay readable."""
         self._clear()
         places: list[Place] = []
-        for name in sorted(named):
+        walked = {name: log.walk(self.folder / name) for name in sorted(named)}
+        for name in walked:
             count, link = named[name]
-            found = log.counted(self.folder / name, count, link)
+            found = log.counted(self.folder / name, count, link, walked[name])
             log.cut(self.folder / name, found)
             places += found
             self._logs[name] = _Log(count, bytes.fromhex(link), sum(place.size for place in found))
@@ -125,18 +126,18 @@ class StateStore:
         self.index = log.latest(places)
         self._live = sum(place.size for place in self.index.values())
         live = set(self.index.values())
-        earlier = {place for other in before for place in _latest(self.folder, other).values()}
+        earlier = {place for other in before for place in _latest(self.folder, other, walked).values()}
         dead = [place for place in places if place not in live]
         self._needed_before = [place for place in dead if place in earlier]
-        log.empty(place for place in dead if place not in earlier and not log.is_empty(place))
+        log.empty(log.full(place for place in dead if place not in earlier))
 
 
-def _latest(folder: Path, named: Named) -> dict[int, Place]:
+def _latest(folder: Path, named: Named, walked: Mapping[str, Walked]) -> dict[int, Place]:
     """Return each client's state as of a checkpoint, as far as it can be read."""
     places: list[Place] = []
     for name, (count, link) in named.items():
         with suppress(DamagedError):
-            places += log.counted(folder / name, count, link)
+            places += log.counted(folder / name, count, link, walked.get(name))
     return log.latest(places)
 
 
