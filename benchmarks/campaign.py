@@ -120,6 +120,11 @@ class Whole:
         return sum(not same_state(mine.get(n, {}), its.get(n, {})) for n in mine.keys() | its.keys())
 
 
+def loaded(files: Mapping[int, Path]) -> dict[int, dict[str, Any]]:
+    """Read the files with the states of a fleet's clients."""
+    return {number: load_state(path) for number, path in files.items()}
+
+
 def read_local(folder: Path) -> Whole:
     """Read a run of the local engine: its clients' states are where its checkpoint says."""
     run = RunFolder(folder)
@@ -235,7 +240,7 @@ def run_case(kind: str, number: int, seed: int, faults: int, whole: Mapping[str,
         case, expected, found = (
             Case(kind, 0, injected, noticed, 0, 0, 0),
             whole["fleet"],
-            Whole.read(run_folder, states),
+            Whole.read(run_folder, loaded(states)),
         )
     else:
         how: dict[str, Callable[..., Case]] = {
@@ -255,7 +260,7 @@ def references(folder: Path) -> dict[str, Whole]:
     """Return runs that see no fault."""
     run("digits", out=folder / "local", **LOCAL)
     _, _, fleet, states = run_fleet("", random.Random(0), 0, folder / "fleet")
-    return {"local": read_local(folder / "local"), "fleet": Whole.read(fleet, states)}
+    return {"local": read_local(folder / "local"), "fleet": Whole.read(fleet, loaded(states))}
 
 
 def campaign(shares: Mapping[str, int], seed: int, out: Path, together: int = 10) -> list[Case]:

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from cflag import run
 from cflag.files import load_state
+from cflag.results.folder import RunFolder
 
 CFLAG = [sys.executable, "-m", "cflag.cli"]
 SETTINGS: dict[str, Any] = {"clients": 3, "tasks": 2, "rounds": 3}

@@ -129,14 +129,14 @@ class Engine(ABC):
         refused = outliers(answers, self.options.outlier, self.ratios)
         self.refuse(refused)
         good = {number: replies[number] for number in answers if number not in refused}
+        if not self.kind.needs_each and self.options.max_share == 1:
+            total = Total(self, context)
+            for number, reply in good.items():
+                total.add(number, reply)
+            return total.result()
         for number, reply in good.items():
             self.account.add(number, reply)
-        self.heard = list(good)
-        mean, heard = self.kind(self.options, self.ratios), sum(reply.samples for reply in good.values())
-        if not self.kind.needs_each and self.options.max_share == 1:
-            for number, reply in good.items():
-                mean.add(reply.answer, reply.samples / context.samples, number)
-            return rescaled(mean.result(), context.samples, heard)
+        self.heard, mean = list(good), self.kind(self.options, self.ratios)
         p = shares({number: reply.samples for number, reply in good.items()}, self.options.max_share)
         for number, reply in good.items():
             mean.add(reply.answer, p[number], number)
@@ -226,6 +226,29 @@ class Sent:
     def plus(self, server: Server, numbers: Iterable[int]) -> Sent:
         """Return the same after the model went to these clients, too."""
         return Sent(server.params, server.params._version, self.holders(server) | frozenset(numbers))
+
+
+class Total:
+    """Σ p_i answer_i over the clients that are heard, as it grows in the order of their numbers."""
+
+    def __init__(self, engine: Engine, context: RoundContext) -> None:
+        self.engine = engine
+        self.context = context
+        self.mean = engine.kind(engine.options, engine.ratios)
+        self.heard: list[int] = []
+        self.samples = 0
+
+    def add(self, number: int, reply: Reply) -> None:
+        """Count an answer."""
+        self.heard.append(number)
+        self.engine.account.add(number, reply)
+        self.mean.add(reply.answer, reply.samples / self.context.samples, number)
+        self.samples += reply.samples
+
+    def result(self) -> Mean:
+        """Return the mean, and let the engine know who was heard."""
+        self.engine.heard = self.heard
+        return rescaled(self.mean.result(), self.context.samples, self.samples)
 
 
 def rescaled(total: Mean, asked: int, heard: int) -> Mean:
