@@ -1,8 +1,8 @@
 """The server's memory while a fleet answers: `python -m benchmarks.answers [CLIENTS] [PARAMETERS]` prints a table.
 
-A stand-in grid makes each answer, a vector as long as the model, when it is fetched. The server asks one question that is
-new to it, then one whose answers it has seen. Answers come in the order of the clients' numbers, in any order, or with
-the first client last, so that all others wait for it. Each way runs in a process of its own, and peak memory is that process's.
+A stand-in grid makes each answer, a vector as long as the model, when it is fetched. The server asks one question that
+is new to it, then one whose answers it has seen. Answers come in the order of the clients' numbers, in any order, or
+with the first client last, so that all others wait for it. Each way has a process of its own, whose peak it is.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from rich.console import Console
 from rich.table import Table
 
+from cflag.build import build_method
 from cflag.config import load_raw, merge, resolve
 from cflag.conversation import Ask
 from cflag.engines.flower.messages import pack
@@ -100,7 +101,7 @@ def measure(clients: int, size: int, order: str, pipe: Any) -> None:
         for round_ in range(2):
             server.round, grid.position = round_, (round_, 0)
             started = time.perf_counter()
-            engine.ask(Ask.named("gradients", {}, None), server)  # type: ignore[arg-type]
+            engine.ask(Ask(build_method(config).gradients), server)
             seconds.append(time.perf_counter() - started)
         pipe.send((seconds, before, peak_mb()))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import Message, RecordDict
 
-from cflag.engines.flower.messages import Bundle, GarbageError, Parcel, Position, Question, pack, unpack
+from cflag.engines.flower.messages import Bundle, GarbageError, Parcel, Position, Question, let_go, pack, unpack
 from cflag.engines.flower.server.post import NO_ANSWER, Letter, Post, failures
 from cflag.engines.flower.server.roll import HELLO, Roll
 from cflag.engines.flower.trail import read_trail, stamp
@@ -68,13 +68,15 @@ class Exchange:
                 except GarbageError as error:
                     why[number] = str(error)
                     continue
+                finally:
+                    let_go(message)
                 if parcel[0].get("lacks"):
                     self.forget(number)
                     again.append(number)
                 else:
                     heard.add(number)
                     hear(number, parcel)
-                del message, parcel  # or it would be held while the next one comes
+                del parcel  # or it would be held while the next one comes
             silent = [number for number in left if number not in answered]
             left = again + ([] if trial else self._alive(silent))
             if not left:
