@@ -101,7 +101,7 @@ def measure(clients: int, size: int, order: str, pipe: Any) -> None:
         for round_ in range(2):
             server.round, grid.position = round_, (round_, 0)
             started = time.perf_counter()
-            engine.ask(Ask(build_method(config).gradients), server)
+            engine.ask(Ask.named("gradients", {}, build_method(config)), server)
             seconds.append(time.perf_counter() - started)
         pipe.send((seconds, before, peak_mb()))
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cflag import run
 from cflag.errors import DamagedError, UserError
-from cflag.files import load_state
+from cflag.files import load_state, packed, sync_folder
 from cflag.launch import resume
 from cflag.memory.erase import Erased, expire
 from cflag.memory.homes import stores
@@ -310,10 +310,10 @@ def test_a_kill_between_any_two_operations_on_logs_loses_nothing(fatal: int, who
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("cflag.states.store.LEAST", 0)
-            patch.setattr("cflag.states.log.sync_folder", counted(log.sync_folder))
+            patch.setattr("cflag.states.log.sync_folder", counted(sync_folder))
             patch.setattr("cflag.states.log._overwrite", counted(log._overwrite))
             patch.setattr("cflag.states.log.append", counted(log.append))
-            patch.setattr("cflag.states.log.packed", counted(log.packed))
+            patch.setattr("cflag.states.log.packed", counted(packed))
             run("digits", out=out, **SETTINGS)
 
     assert in_a_fork(dying) == -9

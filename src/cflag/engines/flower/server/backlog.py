@@ -35,7 +35,8 @@ class Backlog:
         self.folder = folder
         self.room = room
         self._here: dict[int, Reply] = {}
-        self._there: dict[int, Any] = {}
+        self._there: dict[int, Reply] = {}
+        """Their tensors are spans of the file."""
         self._held = 0
         self._file: IO[bytes] | None = None
 
@@ -68,7 +69,8 @@ class Backlog:
             self._held -= nbytes(reply.answer)
             return reply
         spilled = self._there.pop(number)
-        answer = {k: self._read(v) if isinstance(v, _Span) else v for k, v in spilled.answer.items()}
+        spans: dict[str, Any] = dict(spilled.answer)
+        answer = {k: self._read(v) if isinstance(v, _Span) else v for k, v in spans.items()}
         if not self._there and self._file is not None:
             self._file.truncate(0)
         return replace(spilled, answer=answer)
