@@ -30,9 +30,10 @@ from cflag.memory.keeper import Keeper, dated
 from cflag.methods.base import Method
 from cflag.privacy.noise import digest, noise_key
 from cflag.privacy.shield import Shield
-from cflag.states.log import Place, client_name
+from cflag.states.log import Place as StatePlace
+from cflag.states.log import client_name
 
-Saved = Place | Path
+Saved = StatePlace | Path
 """Where a client's state is: in a log of the run's, or in a file of its own."""
 Whom = tuple[int, Saved | None]
 """A client's number, and where its state is as it was last saved; None for one that never changed."""
@@ -287,7 +288,7 @@ class Host:
         """Load a client's state; refuse another client's, which a state folder may have been given by mistake."""
         if saved.name.partition(".")[0] != client_name(number):
             raise UserError(f"{saved} is not client {number}'s state, but another client's; {WHAT_TO_DO}")
-        return saved.load() if isinstance(saved, Place) else load_client_state(saved)
+        return saved.load() if isinstance(saved, StatePlace) else load_client_state(saved)
 
     @staticmethod
     def _state(client: Client) -> dict[str, Any]:
