@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from cflag.errors import DataError
 from cflag.problems.base import find, whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Source:
         labels are what that says: `problem = "regression"` takes numbers.
         """
         for half in (train, test):
-            if len(half) != 2 or not all(isinstance(part, Tensor) for part in half):
+            if len(half) != 2 or not all(isinstance(part, torch.Tensor) for part in half):
                 raise DataError(
                     f"{name}: give (x, y) as two tensors for train and for test; torch.from_numpy makes them of arrays"
                 )

@@ -17,6 +17,7 @@ from torch import Tensor
 from cflag import process
 from cflag.account import Counts
 from cflag.conversation import Ask, Mean, Reply, Value
+from cflag.engines.deal import Deal
 from cflag.engines.engine import Engine, check_finite, rescaled
 from cflag.engines.host import NONE_LEFT, GlobalModel, Host, Whom
 from cflag.engines.lanes import HereLane, Lane, WorkerLane
@@ -43,6 +44,7 @@ class LocalEngine(Engine):
         self.files: StateStore | None = None
         """Where clients' states were last saved, once one was or the run was resumed."""
         self._lane_of: dict[int, int] = {}
+        self._deal = Deal(len(self.lanes))
 
     def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
         """Put a question to every client of a cohort; return the weighted mean of the answers, Σ p_i answer_i."""
@@ -57,6 +59,7 @@ class LocalEngine(Engine):
         for number, reply in replies:
             self.heard.append(number)
             self.account.add(number, reply)
+            self._deal.spent(number, reply.cost)
             mean.add(reply.answer, reply.samples / context.samples, number)
             heard += reply.samples
         return rescaled(mean.result(), context.samples, heard)
@@ -89,6 +92,7 @@ class LocalEngine(Engine):
         store.compact(stamp)
         self.restore(store)
         self._lane_of.clear()  # what is saved any lane can load
+        self._deal.settle()
 
     def restore(self, store: StateStore) -> None:
         """Clients are from now on what a store says; each is loaded when it is first asked."""
@@ -111,14 +115,13 @@ class LocalEngine(Engine):
 
     def _answers(self, numbers: Sequence[int], *args: Any) -> Iterator[tuple[int, Reply | None]]:
         """Yield (client, reply) in the order given, all lanes working at once."""
+        # A client that was asked since the last save stays where it is: its changes and its scratch are there.
+        self._lane_of |= self._deal.lanes([number for number in numbers if number not in self._lane_of])
+        lanes = [self._lane_of[number] for number in numbers]
         shares: list[list[Whom]] = [[] for _ in self.lanes]
-        lanes = []
-        for position, number in enumerate(numbers):
-            # A client that was asked since the last save stays where it is: its changes and its scratch are there.
-            lane = self._lane_of.setdefault(number, position % len(self.lanes))
+        for number, lane in zip(numbers, lanes, strict=True):
             shares[lane].append((number, None if self.files is None else self.files.get(number)))
-            lanes.append(lane)
-        self._send("answer", shares, *args)
+        self._send("answers", shares, *args)
         for number, lane in zip(numbers, lanes, strict=True):
             yield number, self._receive(lane)
 
