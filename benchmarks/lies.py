@@ -115,6 +115,12 @@ class LyingHost:
             else:
                 yield reply
 
+    def answers(
+        self, whom: Sequence[Whom], ask: Ask, model: GlobalModel, context: RoundContext
+    ) -> Iterator[list[Reply]]:
+        """Do the same, one reply at a time."""
+        return ([reply] for reply in self.answer(whom, ask, model, context))
+
     def _exchange_labels(self, whom: Sequence[Whom], task: int) -> None:
         """Give each label of the task the place of the next one, in the data that a liar was just dealt."""
         classes = torch.nonzero(self.host.learner.heads.own[task]).flatten().tolist()
