@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from cflag.data.notes import about_labels
 from cflag.data.options import BenchmarkOptions, DataOptions
 from cflag.data.source import Source
 from cflag.data.sources.base import Reading
+from cflag.data.spec import Spec
 from cflag.errors import DataError, UserError
 
 X = torch.arange(12.0).reshape(6, 2)
@@ -499,7 +501,10 @@ def test_the_check_takes_numbers_to_predict(tmp_path: Path, capsys: pytest.Captu
     assert main(["data", "check", "t.csv", "--data-dir", str(tmp_path), "--set", "problem=regression"]) == 0
     said = capsys.readouterr().out
     assert "labels     60 to 69.5, mean 64.8, std 2.88" in said
-    assert "labels are as large as 69.5" in said
+    assert "; labels: mean 64.9, std 2.94" in said
+    assert "large" not in said
+    partial = "\n".join(examine("t.csv", tmp_path, Reading(partial=True, problem="regression")))
+    assert "labels are as large as 69.5" in partial
     assert "classes" not in said
 
 
@@ -527,10 +532,84 @@ def test_a_run_names_classes_that_nobody_can_learn(tmp_path: Path) -> None:
 def test_large_numbers_to_predict_are_told_of() -> None:
     x, y = torch.randn(40, 3), torch.linspace(-70, 60, 40)
     large, small = (Source.from_tensors((x, y / k), (x, y / k), problem="regression") for k in (1, 10))
-    assert about_labels(large) == ["labels are as large as 70: training may diverge; scale them to the order of one"]
-    assert about_labels(small) == []
+    assert about_labels(large) == [
+        "labels are as large as 70: training may diverge; give their label_mean and label_std"
+    ]
+    assert about_labels(small) == about_labels(replace(large, label_std=(30.0,))) == []
 
 
 def test_a_list_on_the_command_line_is_shown_how(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--set", "source=table:t.csv", "--set", "data.features=a,b"]) == 2
     assert "data.features = 'a,b' must be a list of strings, as in ['a', 'b']" in capsys.readouterr().err
+
+
+# The scale of numbers to predict, and what columns are called ---------------------------------------------------------
+
+
+def test_numbers_to_predict_are_scaled_by_the_training_labels(tmp_path: Path) -> None:
+    """Mean and deviation by NumPy, of the rows that are not held out; a client alone concludes nothing."""
+    rows = [[k, 100_000 + 40_000 * k, int(k >= 16)] for k in range(20)]
+    write_table(tmp_path / "t.csv", ["f", "label", "test"], rows)
+    prices = np.array([row[1] for row in rows[:16]], np.float64)
+    source = load_source("table:t.csv", tmp_path, Reading(problem="regression"))
+    assert source.label_mean == pytest.approx((prices.mean(),))
+    assert source.label_std == pytest.approx((prices.std(),))
+    assert source.train.y.tolist() == prices.tolist()  # as they are
+    alone = load_source("table:t.csv", tmp_path, Reading(partial=True, problem="regression"))
+    assert (alone.label_mean, alone.label_std) == ((0.0,), (1.0,))
+    said = Reading(DataOptions(label_mean=(3e5,), label_std=(1e5,)), partial=True, problem="regression")
+    given = load_source("table:t.csv", tmp_path, said)
+    assert (given.label_mean, given.label_std) == ((3e5,), (1e5,))
+    two = np.stack([prices, np.full(16, 7.0)], 1)
+    np.savez(tmp_path / "a.npz", x_train=np.eye(16), y_train=two, x_test=np.eye(16), y_test=two)
+    several = load_source("npz:a.npz", tmp_path, Reading(problem="regression"))
+    assert several.label_mean == pytest.approx((prices.mean(), 7.0))
+    assert several.label_std == pytest.approx((prices.std(), 1.0))  # what never changes is not divided
+
+
+def test_a_scale_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.csv", ["f", "label"], [[k, k % 2] for k in range(20)])
+    with pytest.raises(DataError, match=r"data.label_mean and data.label_std are for numbers to predict"):
+        load_source("table:t.csv", tmp_path, Reading(DataOptions(label_mean=(1.0,))))
+    with pytest.raises(DataError, match="want one number, or one for each of 1"):
+        load_source("table:t.csv", tmp_path, Reading(DataOptions(label_mean=(1.0, 2.0)), problem="regression"))
+    with pytest.raises(UserError, match=r"data.label_std must be positive"):
+        resolve({"source": "table:t.csv", "data": {"label_std": [0.0]}})
+    x, y = torch.zeros(4, 2), torch.arange(4.0)
+    with pytest.raises(DataError, match="label_std positive"):
+        Source.from_tensors((x, y), (x, y), problem="regression", label_scale=(0.0, -1.0))
+    with pytest.raises(DataError, match="for numbers to predict"):
+        Source.from_tensors((x, y), (x, y), label_scale=(0.0, 2.0))
+    own = Source.from_tensors((x, y), (x, y), problem="regression", label_scale="train")
+    assert (own.label_mean, own.label_std) == ((1.5,), (1.25**0.5,))
+
+
+def test_columns_keep_their_names_and_clients_must_have_the_same(tmp_path: Path) -> None:
+    """Tables whose columns lie in another order would be learned as if they were alike."""
+    for client, head in enumerate((["a", "b", "label"], ["b", "a", "label"])):
+        (tmp_path / f"client-{client}").mkdir()
+        write_table(tmp_path / f"client-{client}" / "t.csv", head, [[k, -k, k % 2] for k in range(20)])
+    own = {"source": "table:t.csv", "partition": "own", "clients": 2, "tasks": 1, "data_dir": str(tmp_path)}
+    with pytest.raises(DataError, match=r"client 1 has columns \('b', 'a'\), client 0 has \('a', 'b'\)"):
+        build_benchmark(load_config("digits", **own, data={"classes": 2}))
+    listed = build_benchmark(load_config("digits", **own, data={"classes": 2, "features": ["a", "b"]}))
+    assert listed.spec.columns == ("a", "b")
+    assert Spec.from_dict(listed.spec.to_dict()) == listed.spec
+
+
+# Arrays ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float64", "int32", ">f4", "bool"])
+def test_arrays_are_taken_as_tensors_are(kind: str) -> None:
+    """Bytes stay bytes, all other samples are floating point; labels, people and tasks are whole."""
+    x = (np.arange(24).reshape(4, 6) % 2).astype(kind)
+    y, who = np.array([0, 1, 2, 0], np.int16), np.array([5, 5, 9, 9], np.uint8)
+    source = Source.from_tensors((x, y), (x[::-1], y[::-1]), tasks=(y, y[::-1]), subjects=(who, who))
+    assert source.train.x.dtype == (torch.uint8 if kind == "uint8" else torch.float32)
+    assert source.train.x.tolist() == x.astype(float).tolist()
+    assert source.test.x.tolist() == x[::-1].astype(float).tolist()
+    assert (source.classes, source.train.y.tolist(), source.test.task.tolist()) == (3, [0, 1, 2, 0], [0, 2, 1, 0])  # type: ignore[union-attr]
+    assert source.train.subject.tolist() == [5, 5, 9, 9]  # type: ignore[union-attr]
+    with pytest.raises(DataError, match="an array holds <U1, expected numbers"):
+        Source.from_tensors((x, np.array(list("abca"))), (x, y))

@@ -20,6 +20,7 @@ from cflag import Result, Source, Split, resume, run
 from cflag.cli import main
 from cflag.data.load import load_source
 from cflag.errors import UserError
+from cflag.files import checksum, write_sealed_json
 from tests.support import quick
 from tests.support.crashes import Crash, stop_after
 from tests.support.tiny_backbones import register_tiny
@@ -312,6 +313,55 @@ def test_the_command_says_numbers_of_a_regression(
     assert head.split() == ["file", "sample", "predicted"]
     expected = model.predict(torch.tensor([[float(row[3])] for row in rows[1:]])).flatten()
     assert [float(line.split()[2]) for line in lines] == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+def test_columns_are_found_by_name_wherever_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Columns in another order are put into the run's; one that is missing is named; one too many is left out."""
+    rows = _walks(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CFLAG_DATA", str(tmp_path))
+    run(**OF_WALKS, data={"label": "kind", "user": "who"}, scenario="class")
+    about = json.loads(Path("run/model.json").read_text())
+    jsonschema.validate(about, json.loads((Path(cflag.__file__).parent / "results" / "model.schema.json").read_text()))
+    assert about["spec"]["columns"] == ["speed", "heat"]
+    assert about["table"] == {"label": "kind", "user": "who", "task": "task", "test": "test"}
+    tables = {"turned": ["heat", "more", "speed"], "short": ["heat", "kind"]}
+    for name, head in tables.items():
+        known = [{**dict(zip(rows[0], row, strict=True)), "more": "9"} for row in rows[1:]]
+        lines = [head, *([row[column] for column in head] for row in known)]
+        Path(f"{name}.csv").write_text("".join(",".join(line) + "\n" for line in lines))
+    assert main(["predict", "run", "turned.csv", "--csv"]) == 0
+    said = capsys.readouterr()
+    assert [line.split(",")[3] for line in said.out.splitlines()[1:]] == [row[2] for row in rows[1:]]
+    assert said.err == "note: turned.csv: not among what the run learned from, and left out: more\n"
+    assert main(["predict", "run", "walks.csv", "--csv"]) == 0
+    assert capsys.readouterr().err == ""  # the run's own table has nothing too many
+    assert main(["predict", "run", "short.csv"]) == 2
+    error = capsys.readouterr().err
+    assert "short.csv: there is no column 'speed', which the run learned from; it has heat, kind" in error
+    assert error.count("\n") == 1
+
+
+def test_runs_that_kept_no_names_can_be_asked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model.json of an earlier version: by the order of the columns, as it was then."""
+    rows = _walks(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CFLAG_DATA", str(tmp_path))
+    run(**OF_WALKS, data={"label": "kind", "user": "who"}, scenario="class")
+    about = json.loads(Path("run/model.json").read_text())
+    del about["table"], about["spec"]["columns"], about["checksum"]
+    write_sealed_json(Path("run/model.json"), about)
+    digests = json.loads(Path("run/digests.json").read_text())
+    del digests["checksum"]
+    digests["model.json"] = checksum(Path("run/model.json").read_bytes())
+    write_sealed_json(Path("run/digests.json"), digests)
+    assert Result.load(Path("run")).model().columns == ()
+    assert main(["predict", "run", "walks.csv", "--csv"]) == 0
+    assert [line.split(",")[3] for line in capsys.readouterr().out.splitlines()[1:]] == [row[2] for row in rows[1:]]
 
 
 def test_pictures_are_asked_about_as_they_were_learned_from(

@@ -197,6 +197,8 @@ def build_learner(
     learner = Learner(built, spec.heads, spec.normalise, config.device, loss, channels_last, problem)
     learner.check(spec.blank(), spec.classes)
     learner.augment = _augment(config, spec, built)
+    if spec.scales_labels:
+        learner.own_unit = spec.own_unit
     check_model(config.privacy, learner.buffers.numel(), loss is not None)
     return learner
 

@@ -96,6 +96,9 @@ class Benchmark:
             origin=source.origin,
             class_names=source.class_names,
             label=tuple(source.train.y.shape[1:]),
+            label_mean=source.label_mean,
+            label_std=source.label_std,
+            columns=source.columns,
         )
         if not (self.problem.splits or self.heads.shared):
             raise UserError(
@@ -171,7 +174,8 @@ class Benchmark:
         x = self.tasks[task].transform(split.x[chosen])
         subject = None if split.subject is None else split.subject[chosen]
         picture = None if split.picture is None else split.picture[chosen]
-        return Samples(x, split.y[chosen], torch.full((len(chosen),), task), subject=subject, picture=picture)
+        y = self.spec.targets(split.y[chosen])
+        return Samples(x, y, torch.full((len(chosen),), task), subject=subject, picture=picture)
 
     @property
     def has_pictures(self) -> bool:

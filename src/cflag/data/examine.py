@@ -88,7 +88,8 @@ def _lines(rows: Rows, source: Source | None, name: str) -> Iterator[str]:
     yield f"users      {'not known' if rows.user is None else _counted(rows.user)}"
     yield f"tasks      {'not known' if rows.task is None else _counted(rows.task)}"
     if source is not None:
-        yield f"scale      mean {_short(source.mean)}, std {_short(source.std)}"
+        of_labels = f"; labels: mean {_short(source.label_mean)}, std {_short(source.label_std)}" if measured else ""
+        yield f"scale      mean {_short(source.mean)}, std {_short(source.std)}{of_labels}"
     odd = [*_odd_folders(rows), *_odd_samples(rows)]
     odd += about_labels(source) if measured and source else _odd_labels(rows, source)
     yield f"odd        {odd[0] if odd else 'nothing'}"

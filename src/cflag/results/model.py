@@ -43,6 +43,7 @@ def describe_model(
 ) -> None:
     """Write down what it takes to use a run's model beside its weights."""
     known = {name: value for name, value in beside.items() if value is not None}
+    others = {key: getattr(config.data, key) or key for key in ("label", "user", "task", "test")}
     about = {
         "schema": SCHEMA,
         "method": config.method,
@@ -54,6 +55,7 @@ def describe_model(
         "image_size": config.image_size,
         "backbone": config.backbone,
         "beside": sorted(known),
+        **({"table": others} if spec.columns else {}),
     }
     if known:
         save_state(folder / BESIDE, known)
@@ -94,15 +96,24 @@ class TrainedModel(nn.Module):
         return self.spec.tasks
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """What the numbers of a sample are called, in their order, where it was a row of a table; else nothing."""
+        return self.spec.columns
+
+    @property
     def takes_one_size(self) -> bool:
         """Whether samples must have one shape: pictures of any size may be resized."""
         return self._features is None and not self._size
 
     def forward(self, x: Given) -> Tensor:
-        """Return a score of each class for each raw sample, (n, classes): for most methods the model's logits."""
+        """Return a score of each class for each raw sample, (n, classes): for most methods the model's logits.
+
+        Numbers to predict are in the labels' own unit.
+        """
         with one_thread():
             samples = self._samples(x)
-            return self._method.predict(self._learner, samples, **self._beside)
+            scores = self._method.predict(self._learner, samples, **self._beside)
+            return self._learner.own_unit(scores).to(scores.dtype)
 
     def probabilities(self, x: Given, task: int | Literal["any"] | None = None) -> Tensor:
         """Return the softmax of the scores over the classes that may be answered, zero for the others.
