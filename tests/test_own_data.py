@@ -24,6 +24,7 @@ from cflag.data.options import BenchmarkOptions, DataOptions
 from cflag.data.source import Source
 from cflag.data.sources.base import Reading
 from cflag.data.spec import Spec
+from cflag.engines.flower.processes.deploy import FleetOptions, check_data
 from cflag.errors import DataError, UserError
 
 X = torch.arange(12.0).reshape(6, 2)
@@ -386,6 +387,29 @@ def test_a_subset_of_clients_folders_is_the_one_each_would_take_alone(fleet: dic
     together = build_benchmark(load_config("digits", **few))
     own = {**few, "engine": "flower", "data_dir": f"{fleet['data_dir']}/client-1"}
     assert torch.equal(build_benchmark(load_config("digits", **own)).train(1, 1).x, together.train(1, 1).x)
+
+
+def test_a_fleet_whose_data_are_not_there_is_not_started(
+    fleet: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whose folder it is and where it should be, in one line, before there is a run folder."""
+    config = load_config("digits", **fleet, engine="flower")
+    check_data(config, FleetOptions())
+    for damage, why in (
+        ((tmp_path / "client-1" / "sensors.csv").unlink, r"client 1: .*client-1/sensors.csv: not found; put each"),
+        ((tmp_path / "client-1").rmdir, "client 1: there is no folder .*client-1 with its data; put each"),
+    ):
+        damage()
+        with pytest.raises(UserError, match=why):
+            check_data(config, FleetOptions())
+    monkeypatch.chdir(tmp_path)
+    for words in (["--set", "source=table:none.csv"], ["--set", "source=folder", "--data-dir", "none"]):
+        assert main(["deploy", "--quiet", "--out", "run", *words]) == 2
+        error = capsys.readouterr().err
+        assert "client 0: " in error
+        assert "none" in error
+        assert error.count("\n") == 1
+    assert not Path("run").exists()
 
 
 def test_one_client_alone_cannot_number_classes_or_tasks(fleet: dict[str, Any]) -> None:

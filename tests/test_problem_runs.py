@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from cflag import Source, registry, resume, run
+from cflag import Result, Source, registry, resume, run
 from cflag.cli import main
 from cflag.config import load_raw, merge, resolve
 from cflag.data.benchmark import Benchmark
@@ -223,6 +223,31 @@ def test_a_fleet_gives_the_numbers_of_the_local_engine(method: str, tmp_path: Pa
     Fleet(tmp_path, **own).run()
     local(tmp_path, **own)
     assert numbers(tmp_path / "run") == numbers(tmp_path / "local")
+
+
+def test_prices_in_folders_of_three_clients_are_learned_as_on_one_machine(tmp_path: Path) -> None:
+    """Large labels, scaled by what the file says: the fleet's server sees none of them, and has the same numbers."""
+    generator = np.random.default_rng(1)
+    for client in range(3):
+        (tmp_path / f"client-{client}").mkdir()
+        x = generator.normal(size=(30, 2)).round(3)
+        price = (500_000 + 150_000 * x @ [1.0, 0.5]).round()
+        lines = [f"{a},{b},{'AB'[k % 2]},{y}" for k, ((a, b), y) in enumerate(zip(x, price, strict=True))]
+        (tmp_path / f"client-{client}" / "t.csv").write_text("\n".join(["rooms,area,task,label", *lines]))
+    own = {"source": "table:t.csv", "partition": "own", "problem": "regression", "scenario": "domain", "score": "mae",
+           "data": {"tasks": ["A", "B"], "label_mean": [5e5], "label_std": [1.5e5]}}  # fmt: skip
+    fleet = Fleet(tmp_path, **own)
+    for node in fleet.nodes:
+        node.context.node_config["data-dir"] = str(tmp_path / f"client-{node.number}")
+    fleet.run()
+    local(tmp_path, data_dir=str(tmp_path), **own)
+    assert numbers(tmp_path / "run") == numbers(tmp_path / "local")
+    about = [json.loads((tmp_path / name / "model.json").read_text()) for name in ("run", "local")]
+    assert about[0]["spec"] == about[1]["spec"]
+    assert about[0]["spec"]["columns"] == ["rooms", "area"]
+    mae = Result.load(tmp_path / "run").average_score
+    assert mae is not None
+    assert 1_000 < mae < 300_000  # in the labels' own unit
 
 
 def test_killed_and_resumed_it_is_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
