@@ -330,8 +330,42 @@ def test_many_pictures_are_mapped(tmp_path: Path) -> None:
         for n in range(5):
             draw(tmp_path / "pics" / name / f"{n}.png", colour=n)
     few, many = (load_source("pictures:pics", tmp_path, reading(memory_bytes=n)) for n in (2**31, 100))
-    assert torch.equal(few.train.x, many.train.x)
-    assert [file.stat().st_size for file in (tmp_path / "samples").iterdir()] == [10 * 64]
+    for one, other in ((few.train, many.train), (few.test, many.test)):
+        assert torch.equal(one.x, other.x)
+        assert torch.equal(one.y, other.y)
+    files = list((tmp_path / "samples").iterdir())
+    assert sorted(file.stat().st_size for file in files) == [2 * 64, 8 * 64]  # each half its own
+    files[0].write_bytes(bytes(files[0].stat().st_size))
+    again = load_source("pictures:pics", tmp_path, reading(memory_bytes=100))
+    blank = [half.x for half in (again.train, again.test) if not half.x.any()]
+    assert [x.numel() for x in blank] == [files[0].stat().st_size]  # a half is its file, not a copy of something
+
+
+def test_the_check_goes_on_past_pictures_that_end_too_early(tmp_path: Path) -> None:
+    """A picture of noise cut in the middle can be opened, and not read; all others are counted."""
+    noise = np.random.default_rng(1).integers(0, 256, (12, 16, 16), np.uint8)
+    for n in range(12):
+        file = tmp_path / "p" / "ab"[n % 2] / f"{n:02}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noise[n]).save(file)
+        if n in (0, 3, 6, 9):
+            file.write_bytes(file.read_bytes()[:150])
+    (tmp_path / "p" / "a" / "none.png").write_bytes(b"no picture")
+    whole = np.delete(noise, [0, 3, 6, 9], 0)
+    lines = list(examine("p", tmp_path, Reading()))
+    assert "samples    8: 6 to train, 2 to test (held out by us)" in lines
+    assert f"shape      1x16x16, bytes: pictures, values {whole.min()} to {whole.max()}" in lines
+    at = lines.index("odd        5 pictures cannot be read, such as:")
+    assert [line.strip() for line in lines[at + 1 : at + 5]] == [
+        *(str(tmp_path / "p" / name) for name in ("a/none.png", "a/00.png", "a/06.png")),
+        "2 classes have fewer than 10 samples: a, b",
+    ]
+    assert lines[-1] == "cannot be used: repair or remove pictures that cannot be read"
+    with pytest.raises(DataError, match=r"a/none\.png: cannot be read as a picture \(1 of 12 cannot\)"):
+        load_source("pictures:p", tmp_path)
+    (tmp_path / "p" / "a" / "none.png").unlink()
+    with pytest.raises(DataError, match=r"\d\d\.png: cannot be read as a picture \(.*\); 'cflag data check"):
+        load_source("pictures:p", tmp_path)
 
 
 # Where and whose ------------------------------------------------------------------------------------------------------

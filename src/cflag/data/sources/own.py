@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +25,23 @@ Array = npt.NDArray[Any]
 OUT = {"1": True, "true": True, "yes": True, "test": True, "0": False, "false": False, "no": False, "train": False}
 
 
+class Unread(Protocol):
+    """Samples that are still in their files."""
+
+    def at(self, chosen: Array) -> Tensor:
+        """Read some of them; above the memory there is for them, into a file that is mapped."""
+        ...
+
+    def readable(self) -> tuple[Array, Unread, tuple[str, ...]]:
+        """Try to read each; return the places of those that can be, these alone, and the files of the others."""
+        ...
+
+
 @dataclass(frozen=True)
 class Rows:
     """Samples as they were found: one row each, with the words that stand for its class, person, task and half."""
 
-    x: Tensor
+    x: Tensor | Unread
     label: Array
     user: Array | None = None
     task: Array | None = None
@@ -42,6 +54,23 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def at(self, chosen: Array) -> Tensor:
+        """Return the samples of some rows."""
+        import torch
+
+        return self.x[torch.from_numpy(chosen)] if isinstance(self.x, torch.Tensor) else self.x.at(chosen)
+
+    def readable(self) -> Rows:
+        """Return the rows whose samples can be read, with the names of the others."""
+        import torch
+
+        if isinstance(self.x, torch.Tensor):
+            return self
+        kept, x, broken = self.x.readable()
+        user, task, test = (None if part is None else part[kept] for part in (self.user, self.task, self.test))
+        names = (*self.unreadable, *broken)
+        return Rows(x, self.label[kept], user, task, test, self.class_names, names, self.columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +134,10 @@ def as_source(name: str, rows: Rows, reading: Reading) -> Source:
     test = _held_out(group, user, task, options.held_out) if rows.test is None else _marked(name, rows.test)
 
     def half(mask: npt.NDArray[np.bool_], what: str) -> Split:
-        chosen = torch.from_numpy(np.flatnonzero(mask))
-        if not len(chosen):
+        places = np.flatnonzero(mask)
+        if not len(places):
             raise DataError(f"{name}: no sample is for {what}; see data.held_out and data.test")
-        x = rows.x if mask.all() else rows.x[chosen]
+        x, chosen = rows.at(places), torch.from_numpy(places)
         parts = (None if part is None else torch.from_numpy(part)[chosen] for part in (y, user, task))
         label, subject, of_task = parts
         assert label is not None
