@@ -24,6 +24,7 @@ from cflag.errors import CflagError
 from cflag.jobs import held
 from cflag.results.folder import RunFolder
 from cflag.results.follow import watch
+from cflag.results.table import as_pandas
 from tests.support.processes import COMMAND, wait_for
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -120,6 +121,16 @@ def test_pandas_where_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UserError, match="pip install pandas"):
         table.to_pandas()
+
+
+def test_records_are_rows_of_real_pandas() -> None:
+    """A column for each key, a missing value where a row has none."""
+    pandas = pytest.importorskip("pandas")
+    frame = as_pandas([{"method": "cflag", "seed": 1, "accuracy": 0.5}, {"method": "ewc", "seed": 2, "accuracy": None}])
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame.columns) == ["method", "seed", "accuracy"]
+    assert frame["method"].tolist() == ["cflag", "ewc"]
+    assert frame["accuracy"].isna().tolist() == [False, True]
 
 
 def test_tune_takes_them_and_compare_takes_what_it_found(tmp_path: Path) -> None:

@@ -109,6 +109,40 @@ def test_a_dataset_of_dicts_has_its_pictures_names_and_people() -> None:
     assert source.train.subject.tolist() == [0, 0, 0, 1, 1, 1]
 
 
+@pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3), (3, 5, 4), (1, 5, 4)])
+def test_bytes_are_pictures_wherever_their_channels_are(shape: tuple[int, ...]) -> None:
+    """Arrays of one picture as Hugging Face's numpy format has them, or of all of them."""
+    x = np.arange(2 * 60, dtype=np.uint8).reshape(2, -1)[:, : int(np.prod(shape))].reshape(2, *shape)
+    wanted = {2: x[:, None], 3: x.transpose(0, 3, 1, 2) if shape[-1] == 3 else x}[len(shape)].tolist()
+    samples, y = [{"image": one, "label": k} for k, one in enumerate(x)], np.arange(2)
+    for source in (Source.from_datasets(samples, samples), Source.from_tensors((x, y), (x, y))):
+        assert source.train.x.dtype == torch.uint8
+        assert source.train.x.tolist() == wanted
+
+
+def test_hugging_face_datasets_are_taken_as_they_are() -> None:
+    """With the real library: pictures, names of classes, people, formats, splits; and what is no data set."""
+    hugging = pytest.importorskip("datasets", exc_type=ImportError)
+    pixels = [np.full((6, 6), 10 * k, np.uint8) for k in range(8)]
+    columns = {"image": [Image.fromarray(p) for p in pixels], "label": [k % 2 for k in range(8)], "user": [5, 9] * 4}
+    kinds = {"image": hugging.Image(), "label": hugging.ClassLabel(names=["cat", "dog"]),
+             "user": hugging.Value("int64")}  # fmt: skip
+    data = hugging.Dataset.from_dict(columns, features=hugging.Features(kinds))
+    for form in (None, "torch", "numpy"):
+        source = Source.from_datasets(data.with_format(form), data.select([3, 2]).with_format(form))
+        assert source.train.x.tolist() == [p[None].tolist() for p in pixels], form
+        assert source.test.x[:, 0, 0, 0].tolist() == [30, 20]
+        assert (source.class_names, source.train.y.tolist()) == (("cat", "dog"), [0, 1] * 4)
+        assert source.train.subject is not None
+        assert source.train.subject.tolist() == [5, 9] * 4
+    halves = data.train_test_split(0.25, seed=1)
+    assert len(Source.from_datasets(halves["train"], halves["test"]).train) == 6
+    with pytest.raises(DataError, match="a dict of train, test; give one of them"):
+        Source.from_datasets(halves, halves)
+    with pytest.raises(DataError, match="a stream must be read into one"):
+        Source.from_datasets(data.to_iterable_dataset(), data)
+
+
 def test_samples_that_do_not_fit_are_mapped_from_a_file_that_is_written_once(tmp_path: Path) -> None:
     kept = Source.from_datasets(Pairs(), Pairs(), folder=tmp_path, memory_bytes=10)
     assert torch.equal(kept.train.x, X)
@@ -658,13 +692,13 @@ def test_columns_keep_their_names_and_clients_must_have_the_same(tmp_path: Path)
 # Arrays ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["uint8", "float64", "int32", ">f4", "bool"])
+@pytest.mark.parametrize("kind", ["float64", "int32", ">f4", "bool"])
 def test_arrays_are_taken_as_tensors_are(kind: str) -> None:
-    """Bytes stay bytes, all other samples are floating point; labels, people and tasks are whole."""
+    """Samples are floating point; labels, people and tasks are whole."""
     x = (np.arange(24).reshape(4, 6) % 2).astype(kind)
     y, who = np.array([0, 1, 2, 0], np.int16), np.array([5, 5, 9, 9], np.uint8)
     source = Source.from_tensors((x, y), (x[::-1], y[::-1]), tasks=(y, y[::-1]), subjects=(who, who))
-    assert source.train.x.dtype == (torch.uint8 if kind == "uint8" else torch.float32)
+    assert source.train.x.dtype == torch.float32
     assert source.train.x.tolist() == x.astype(float).tolist()
     assert source.test.x.tolist() == x[::-1].astype(float).tolist()
     assert (source.classes, source.train.y.tolist(), source.test.task.tolist()) == (3, [0, 1, 2, 0], [0, 2, 1, 0])  # type: ignore[union-attr]

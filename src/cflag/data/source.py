@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from cflag.data.channels import channels_first
 from cflag.data.scale import LabelScale, scale_of
 from cflag.errors import DataError
 from cflag.problems.base import find, takes, whole
@@ -192,8 +193,8 @@ def _pair(half: tuple[Given, Given], name: str) -> tuple[Tensor, Tensor]:
     if len(half) != 2 or not all(isinstance(part, Tensor | np.ndarray) for part in half):
         raise DataError(f"{name}: give (x, y) as two tensors, or arrays, for train and for test")
     x, y = map(_tensor, half)
-    if isinstance(half[0], np.ndarray) and x.dtype != torch.uint8:
-        x = x.float()
+    if isinstance(half[0], np.ndarray):
+        x = torch.from_numpy(channels_first(x.numpy())) if x.dtype == torch.uint8 and x.dim() > 2 else x.float()
     if not y.numel():
         raise DataError(f"{name}: there are no labels; give some for train and for test")
     return x, y
