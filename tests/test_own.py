@@ -325,7 +325,9 @@ def test_a_plugin_can_be_named_when_a_run_goes_on(tmp_path: Path, capsys: pytest
         "        return super().direction(client, batch, **sent) / 2\n"
     )
     assert main(["run", "--resume", str(tmp_path / "r")]) == 2
-    assert "unknown method 'Slow'" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "unknown method 'Slow'" in error
+    assert "name its file: --plugin FILE.py" in error
     assert main(["run", "--quiet", "--resume", str(tmp_path / "r"), "--plugin", str(tmp_path / "mine.py")]) == 0
     again = Result.load(tmp_path / "r")
     assert again.accuracy_matrix == result.accuracy_matrix
@@ -345,6 +347,19 @@ def test_resuming_several_runs_says_which(tmp_path: Path, capsys: pytest.Capture
     RunFolder.create(tmp_path / "all" / "c", custom)
     assert main(["run", "--resume", str(tmp_path / "all")]) == 2
     assert f"{tmp_path / 'all' / 'c'}: this run used a source of its own" in capsys.readouterr().err
+
+
+def test_finished_runs_with_parts_of_ones_own_are_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A method, a model and a source that only Python had: nothing of them is needed to show what came out."""
+    result = cflag.run(source=points(), model=Net, method=Slow, out=tmp_path / "all" / "a", **SMALL)
+    RunFolder.create(tmp_path / "all" / "b", load_config("digits", method="replay", seed=2, workers=1, **SMALL))
+    del registry._parts["method", "Slow"]
+    assert main(["run", "--resume", str(tmp_path / "all")]) == 0
+    said = capsys.readouterr().out
+    assert "a  Slow, seed 1234: finished" in said.splitlines()
+    assert f"{100 * result.average_accuracy:.1f}" in said
+    assert Result.load(tmp_path / "all" / "b").method == "replay"
+    assert main(["run", "--resume", str(tmp_path / "all" / "a")]) == 0
 
 
 def test_watch_waits_for_what_was_only_just_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import cflag
-from cflag import Result, Source, Split, resume, run
+from cflag import Result, Source, Split, registry, resume, run
 from cflag.cli import main
 from cflag.data.load import load_source
 from cflag.errors import UserError
@@ -154,13 +154,53 @@ def test_samples_that_are_not_the_sources_are_refused(tmp_path: Path) -> None:
 def test_a_model_of_ones_own_is_given_again(tmp_path: Path) -> None:
     own = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     result = run("digits", model=own, scenario="class", out=tmp_path / "run", **QUICK)
-    with pytest.raises(UserError, match=r"a model of its own: give it again, as in result.model\(MyNetwork\(\)\)"):
+    with pytest.raises(UserError, match=r"handed over in Python: give it, the class or an object of it: result\.model"):
         result.model()
     again = result.model(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     x, y = of_task(load_source("digits"), again.tasks[1])
     assert float((again.predict(x) == y).double().mean()) == result.accuracy_matrix[-1][1]
     with pytest.raises(UserError, match=r"does not fit the model"):
         result.model(nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Linear(12, 10)))
+
+
+NET = """
+from torch import nn
+from cflag import register
+
+@register("model", "mine")
+class Net(nn.Module):
+    def __init__(self, shape, outputs, options):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Tanh(), nn.Linear(6, outputs))
+
+    def forward(self, x):
+        return self.layers(x)
+"""
+
+
+@pytest.mark.parametrize("named", ["by file", "by plugin"])
+def test_a_model_by_file_is_found_while_the_file_is_what_it_was(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changed code whose weights fit (another activation) would answer otherwise without a word."""
+    file = tmp_path / "net.py"
+    file.write_text(NET)
+    how = {"by file": {"model": f"{file}:Net"}, "by plugin": {"model": "mine", "plugins": [str(file)]}}[named]
+    result = run("digits", scenario="class", out=tmp_path / "run", **QUICK, **how)
+    x, y = of_task(load_source("digits"), (about := result.model()).tasks[1])
+    assert float((about.predict(x) == y).double().mean()) == result.accuracy_matrix[-1][1]
+    schema = json.loads((Path(cflag.__file__).parent / "results" / "model.schema.json").read_text())
+    jsonschema.validate(json.loads((tmp_path / "run" / "model.json").read_text()), schema)
+    network = type(about.network)
+    file.write_text(NET.replace("Tanh", "ReLU"))
+    with pytest.raises(UserError, match=r"net\.py, was changed since; put it back, or give it, the class"):
+        result.model()
+    file.unlink()
+    with pytest.raises(UserError, match=r"is not there: .*net\.py; put it back, or give it, the class"):
+        result.model()
+    if named == "by file":  # a plugin's run cannot be read without it
+        assert torch.equal(result.model(network).predict(x), about.predict(x))
+    registry._parts.pop(("model", "mine"), None)
 
 
 def test_the_file_is_as_its_schema_says_and_the_same_after_a_kill(
