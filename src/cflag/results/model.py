@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cflag.build import build_features, build_learner, build_method
 from cflag.config import CUSTOM, Config, load_file, resolve
-from cflag.data.benchmark import resized
+from cflag.data.resize import resized
 from cflag.data.samples import Samples
 from cflag.data.spec import Spec
 from cflag.errors import UserError
