@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import nan
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cflag.conversation import Cost, RoundContext, loggable
+from cflag.conversation import Cost, Own, RoundContext, loggable
 from cflag.data.samples import Samples
 from cflag.learning.drift import Watch
 from cflag.learning.gradient_table import GradientTable, Workspace
+from cflag.learning.stack import Alone, Place
 from cflag.memory.base import Memory
 from cflag.rng import stream, torch_seed
 
@@ -27,29 +28,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Own:
-    """Where a client is by its own clock."""
-
-    task: int
-    past: tuple[int, ...]
-    """The tasks that it has left and had samples of."""
-    open: Tensor | None = None
-    """Which outputs are open for it, where that is its own matter."""
-    pieces: int = 0
-    """Into how many mini-batches its samples of a round are cut, in order, where each is seen once; else 0."""
-    told: bool = True
-    """Whether it is told when a task begins and ends; if not, `past` is every task that was there in earlier rounds."""
-    streams: bool = False
-    """Whether samples pass by, so that a client that never took part has nothing in its memory."""
-
-
 class Client:
     """What a method sees of a client while it answers a question.
 
-    `params` and `buffers` are the process's one model, set to the global model before every question: a method
-    may move them freely. `start` is the global model x_t itself; leave it as it is. `state` holds tensors and JSON
-    values that survive restarts; assign to change them.
+    `params` and `buffers` are set to the global model before every question: a method may move them freely. `start`
+    is the global model x_t itself; leave it as it is. `state` holds tensors and JSON values that survive restarts;
+    assign to change them.
     """
 
     def __init__(
@@ -75,7 +59,9 @@ class Client:
         self.ledger: SampleLedger | None = None
         """Where a private run protects samples: how often each was used."""
         self._seed = seed
-        self._learner = learner
+        self._shared = learner
+        self.place: Place = Alone(learner)
+        """Where it computes: with the process's model to itself, or beside other clients."""
         self._workspace = workspace or Workspace()
         self._scratch: dict[str, tuple[Any, Tensor]] = {}
         self._question = ""
@@ -85,22 +71,27 @@ class Client:
     @property
     def params(self) -> Tensor:
         """The local parameters x_{i,k}, flat; change them in place."""
-        return self._learner.params
+        return self.place.params
 
     @params.setter
     def params(self, value: Tensor) -> None:
-        if value is not self._learner.params:  # `client.params -= step` ends here with the same tensor
-            self._learner.params.copy_(value)
+        if value is not self.place.params:  # `client.params -= step` ends here with the same tensor
+            self.place.params.copy_(value)
+
+    @property
+    def _learner(self) -> Learner:
+        """The process's one model, at this client's parameters."""
+        return self.place.learner()
 
     @property
     def buffers(self) -> Tensor:
         """The local batch-norm statistics, flat (empty for a model without)."""
-        return self._learner.buffers
+        return self._shared.buffers
 
     @property
     def slices(self) -> dict[str, slice]:
         """Where each trained parameter lies in `params`, by its name in the model's state."""
-        return self._learner.slices
+        return self._shared.slices
 
     @property
     def task(self) -> int:
@@ -168,7 +159,7 @@ class Client:
         self.cost.current += count - old
         if self.ledger is not None:
             return nan, self.ledger.gradient(self._learner, samples, loss)  # no loss: nothing of it may leave
-        value, gradient = self._learner.value_and_grad(samples, loss)
+        value, gradient = self.place.value_and_grad(samples, loss)
         self._losses.append(("memory_loss" if old == count else "loss", value, count))
         return value, gradient
 
@@ -186,7 +177,7 @@ class Client:
 
     def augmented(self, samples: Samples, purpose: str, draw: int = 0) -> Samples:
         """Return samples varied as `[augment]` says: the same way for the same purpose and draw within a round."""
-        augment, here = self._learner.augment, self.context
+        augment, here = self._shared.augment, self.context
         if augment is None:
             return samples
         rng = stream(self._seed, f"augment {purpose}", self.number, here.task, here.round, draw)
@@ -207,12 +198,12 @@ class Client:
     @property
     def batch_norm(self) -> bool:
         """Whether the model has batch norm that learns, which a sample alone cannot teach."""
-        return self._learner.batch_norm
+        return self._shared.batch_norm
 
     @property
     def problem(self) -> Problem:
         """What labels are, and the loss."""
-        return self._learner.problem
+        return self._shared.problem
 
     def features(self, samples: Samples) -> Tensor:
         """Return what the model's last dense layer takes in for these samples."""
@@ -221,7 +212,7 @@ class Client:
     @property
     def heads(self) -> Heads:
         """Which outputs belong to which task."""
-        return self._learner.heads
+        return self._shared.heads
 
     def own_loss(self, outputs: Tensor, samples: Samples) -> Tensor:
         """Return the problem's loss of samples of the current task over that task's own outputs.
@@ -231,7 +222,7 @@ class Client:
         """
         own = self.heads.own[self.task] if self.told else self._present()
         own = own.to(outputs.device)
-        return self._learner.problem.loss(outputs.masked_fill(~own, -torch.inf), samples.y)
+        return self._shared.problem.loss(outputs.masked_fill(~own, -torch.inf), samples.y)
 
     def _present(self) -> Tensor:
         """Return which outputs are those of the classes among the current samples; all where they have none."""
@@ -327,8 +318,8 @@ class Client:
             self.drop_scratch()
         self.context, self.own = context, own
         self.cost, self.logs, self._losses, self._replay, self._replays = Cost(), {}, [], None, 0
-        self._learner.seen = context.moment.seen
-        self._learner.closed = None if own is None or own.open is None else _closing(own.open, self.params)
+        self._shared.seen = context.moment.seen
+        self.place.close(None if own is None or own.open is None else _closing(own.open, self.params))
         self._question = question
         if self.ledger is not None:
             self.ledger.begin(self.task, context.round)

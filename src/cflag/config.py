@@ -74,6 +74,9 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     clients: no losses, rates or accuracies of theirs."""
     workers: int = 0
     """Worker processes; 0 means one per core, 1 means this process alone. Changes no number."""
+    stack: int = 32
+    """How many clients of a process compute their gradients side by side where the model is a small dense net; 1
+    means one after the other. Changes no number."""
     device: str = "cpu"
     data_dir: str = ""
     log: str = ""
@@ -122,7 +125,7 @@ OPTION_TABLES: dict[str, type[Any]] = {"memory": MemoryOptions, "mean": MeanOpti
                                        "schedule": ScheduleOptions, "data": DataOptions}  # fmt: skip
 """The tables that every config has, whatever its method."""
 TABLES = (*OPTION_TABLES, "settings", "other_settings")
-ELSEWHERE = ("workers", "data_dir", "log", "device", "min_clients", "deadline", "patience", "plugins")
+ELSEWHERE = ("workers", "stack", "data_dir", "log", "device", "min_clients", "deadline", "patience", "plugins")
 """Keys that change no number: they say where and how something is computed."""
 FIRST = ("method", "source", "problem", "scenario", "clients", "tasks", "rounds", "seed", "zeta", "model")
 

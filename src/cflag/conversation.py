@@ -77,6 +77,23 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class Own:
+    """Where a client is by its own clock."""
+
+    task: int
+    past: tuple[int, ...]
+    """The tasks that it has left and had samples of."""
+    open: Tensor | None = None
+    """Which outputs are open for it, where that is its own matter."""
+    pieces: int = 0
+    """Into how many mini-batches its samples of a round are cut, in order, where each is seen once; else 0."""
+    told: bool = True
+    """Whether it is told when a task begins and ends; if not, `past` is every task that was there in earlier rounds."""
+    streams: bool = False
+    """Whether samples pass by, so that a client that never took part has nothing in its memory."""
+
+
+@dataclass(frozen=True)
 class RoundContext:
     """When a question is asked, and of whom: what a client may know beside the question itself."""
 

@@ -194,7 +194,8 @@ class Experiment:
         config = self.config
         key = noise_key(config.privacy, config.seed, folder) if config.privacy.on else b""
         shield = Shield.of(config.privacy, config.method, key)
-        return Host(self.benchmark, self.method, self.learner, config.memory, config.seed, shield=shield)
+        parts = self.benchmark, self.method, self.learner
+        return Host(*parts, config.memory, config.seed, shield=shield, stack=config.stack)
 
     def server(self) -> Server:
         """Return the server with the initial model."""

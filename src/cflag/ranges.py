@@ -27,6 +27,7 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
         "classes_per_client": SOME, "min_samples": MANY, "samples_per_class": MANY, "test_per_class": MANY,
         "image_size": (0, 2**14), "clients_per_round": (0.0, 1e6), "average_tail": PART, "eval_every": COUNT,
         "validation": PART, "min_clients": SOME, "deadline": (0.0, 1e9), "patience": (0.0, 1e9), "workers": (0, 2**10),
+        "stack": (1, 2**10),
     },
     "memory": {
         "per_task": COUNT, "sample": COUNT, "limit_samples": MANY, "limit_bytes": SIZE, "expire_rounds": MANY,

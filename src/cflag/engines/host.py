@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from torch import Tensor, nn
 
 from cflag import process, registry
 from cflag.build import build_benchmark, build_learner, build_method
-from cflag.client import Client, Own
+from cflag.client import Client
 from cflag.config import Config
-from cflag.conversation import Answer, Ask, Reply, RoundContext, Value
+from cflag.conversation import Answer, Ask, Own, Reply, RoundContext, Value
 from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
 from cflag.data.source import Source
@@ -23,6 +24,7 @@ from cflag.files import WHAT_TO_DO, load_client_state, save_states
 from cflag.learning.drift import Watch
 from cflag.learning.gradient_table import Workspace
 from cflag.learning.learner import Learner, OwnLoss
+from cflag.learning.stack import Alone, Place, Stack
 from cflag.memory.base import Memory, MemoryOptions
 from cflag.memory.keeper import Keeper, dated
 from cflag.methods.base import Method
@@ -62,6 +64,7 @@ class Host:
         seed: int,
         data_limit: int = 2**28,
         shield: Shield | None = None,
+        stack: int = 1,
     ) -> None:
         self.benchmark = benchmark
         self.method = method
@@ -69,6 +72,8 @@ class Host:
         self.memory = memory
         self.seed = seed
         self.shield = shield
+        self.alone = Alone(learner)
+        self.stack = Stack(learner, stack if shield is None else 1)
         self.clients: dict[int, Client] = {}
         self.saved: dict[int, Path] = {}
         self.changed: set[int] = set()
@@ -89,24 +94,40 @@ class Host:
         if self.context is None or context.when != self.context.when:
             self.workspace.clear()
         self.context = context
-        for number, saved in whom:
-            own = self.own(number, context)
-            client = self.client(
-                number, context.task if own is None else own.task, saved, self.age(number, own, context)
-            )
-            if not len(client.data):
-                yield None
-                continue
-            before = client.kept()
-            self.keeper.expire(number, client.memory, context)
-            self.learner.load(model.params, model.buffers)
-            client.begin_question(ask.question, context, model.params.to(self.learner.device), own)
-            answer = getattr(self.method, ask.question)(client, **ask.sent)
-            client.end_question()
-            after = client.kept()
-            if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
-                self.changed.add(number)
-            yield self._reply(client, ask.question, answer)
+        for start in range(0, len(whom), self.stack.size):
+            yield from self._answered(whom[start : start + self.stack.size], ask, model, context)
+
+    def _answered(
+        self, whom: Sequence[Whom], ask: Ask, model: GlobalModel, context: RoundContext
+    ) -> Iterable[Reply | None]:
+        """Let clients answer, side by side where there are several."""
+        self.learner.load(model.params, model.buffers)
+        start = model.params.to(self.learner.device)
+        if len(whom) == 1:
+            return [self._answer(whom[0], self.alone, ask, start, context)]
+        seats = self.stack.seats(len(whom), start)
+        pairs = zip(whom, seats, strict=True)
+        return self.stack.run([partial(self._answer, one, seat, ask, start, context) for one, seat in pairs])
+
+    def _answer(self, one: Whom, place: Place, ask: Ask, start: Tensor, context: RoundContext) -> Reply | None:
+        """Let one client answer, at its place."""
+        number, saved = one
+        own = self.own(number, context)
+        task = context.task if own is None else own.task
+        client = self.client(number, task, saved, self.age(number, own, context))
+        if not len(client.data):
+            return None
+        before = client.kept()
+        self.keeper.expire(number, client.memory, context)
+        client.place = place
+        client.begin_question(ask.question, context, start, own)
+        answer = getattr(self.method, ask.question)(client, **ask.sent)
+        client.end_question()
+        client.place = self.alone
+        after = client.kept()
+        if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
+            self.changed.add(number)
+        return self._reply(client, ask.question, answer)
 
     def _reply(self, client: Client, question: str, answer: Answer) -> Reply:
         """Return what leaves the client: in a private run an answer that may, and no logs."""
@@ -229,7 +250,7 @@ class Host:
             client.withdrawn = len(dealt) - len(client.data)
             self.part_of[client.number] = (task, part)
         self.data.put(client.number, sum(t.nbytes for t in client.data.tensors().values()))
-        while self.data.too_much and len(self.data.sizes) > 1:
+        while self.data.too_much and len(self.data.sizes) > self.stack.size:  # those who answer now are the latest
             self._take_back(self.data.oldest())
 
     def _drop_clients(self) -> None:
@@ -304,7 +325,7 @@ def host_of(
     learner = build_learner(config, benchmark.spec, model, loss)
     key = noise_key(config.privacy, config.seed, folder) if config.privacy.on else b""
     shield = Shield.of(config.privacy, config.method, key)
-    return Host(benchmark, method, learner, config.memory, config.seed, shield=shield)
+    return Host(benchmark, method, learner, config.memory, config.seed, shield=shield, stack=config.stack)
 
 
 def _prefix(number: int) -> str:

@@ -6,7 +6,7 @@ autograd would call, in the same order, so the numbers are the same to the bit; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,10 @@ relu_backward = torch.ops.aten.threshold_backward.default
 
 Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
 """The mean loss of outputs, and its slope at them."""
+Slopes = Callable[[Tensor], tuple[list[float], Tensor]]
+"""The same for the outputs of several nets, (nets, n, outputs)."""
+ALIGNED = 16
+"""Rows begin at multiples of so many numbers, as a vector of its own does: kernels may sum by alignment."""
 
 
 def cross_entropy_slope(masked: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,6 +31,22 @@ def cross_entropy_slope(masked: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]
     value, count = nll_loss(log_p, labels, None, 1, -100)
     delta = nll_loss_backward(torch.ones_like(value), log_p, labels, None, 1, -100, count)
     return value, log_softmax_backward(delta, log_p, 1, log_p.dtype)
+
+
+def cross_entropy_slopes(masked: Tensor, labels: Sequence[Tensor]) -> tuple[list[float], Tensor]:
+    """Return the mean cross entropies of several nets' masked outputs, (nets, n, outputs), and their slopes."""
+    log_p = masked.log_softmax(2)
+    losses = [nll_loss(own, y, None, 1, -100) for own, y in zip(log_p.unbind(0), labels, strict=True)]
+    value, count = losses[0]
+    rows = log_p.flatten(0, 1)
+    delta = nll_loss_backward(torch.ones_like(value), rows, torch.cat(list(labels)), None, 1, -100, count)
+    slopes = log_softmax_backward(delta, rows, 1, rows.dtype).view(masked.shape)
+    return torch.stack([value for value, _ in losses]).tolist(), slopes
+
+
+def aligned_rows(count: int, like: Tensor) -> Tensor:
+    """Return so many rows for a vector each, beginning where a vector of its own might; they may be longer than it."""
+    return like.new_empty(count, -(-like.numel() // ALIGNED) * ALIGNED)
 
 
 class DenseNet:
@@ -59,6 +79,33 @@ class DenseNet:
             if k:
                 delta = relu_backward(delta.mm(self.layers[k][0]), inputs[k], 0)
         return value.item(), torch.cat(grads[::-1])
+
+    def values_and_grads(self, rows: Tensor, x: Tensor, slope: Slopes) -> tuple[list[float], Tensor]:
+        """Return the losses and gradients of several nets, one row of parameters each, on (nets, n, ...) samples."""
+        layers = self._stacked(rows)
+        inputs = [x.flatten(2)]
+        for weight, bias in layers[:-1]:
+            inputs.append(torch.baddbmm(bias, inputs[-1], weight.transpose(1, 2)).relu_())
+        weight, bias = layers[-1]
+        values, delta = slope(torch.baddbmm(bias, inputs[-1], weight.transpose(1, 2)))
+        grads = aligned_rows(len(rows), rows[0])[:, : rows.shape[1]]
+        for k, (weight, bias) in reversed(list(enumerate(self._stacked(grads)))):
+            weight.copy_(delta.transpose(1, 2).bmm(inputs[k]))  # bmm into rows apart from each other is slower
+            torch.sum(delta, 1, keepdim=True, out=bias)
+            if k:
+                delta = relu_backward(delta.bmm(layers[k][0]), inputs[k], 0)
+        return values, grads
+
+    def _stacked(self, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return weights (nets, outputs, inputs) and biases (nets, 1, outputs) of each layer, as parts of the rows."""
+        found, pitch, start = [], rows.stride(0), rows.storage_offset()
+        for weight, bias in self.layers:
+            outputs, inputs = weight.shape
+            end = start + weight.numel()
+            found.append((rows.as_strided((len(rows), outputs, inputs), (pitch, inputs, 1), start),
+                          rows.as_strided((len(rows), 1, outputs), (pitch, outputs, 1), end)))  # fmt: skip
+            start = end + bias.numel()
+        return found
 
     def outputs(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the outputs, and what each layer takes in."""

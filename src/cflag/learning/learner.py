@@ -17,7 +17,7 @@ from cflag.augmentations.base import Augment
 from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.errors import UserError
-from cflag.learning.dense import DenseNet, cross_entropy_slope
+from cflag.learning.dense import DenseNet, cross_entropy_slope, cross_entropy_slopes
 from cflag.learning.own_loss import own_loss
 from cflag.models.trainable import HEAD, Joined, set_training
 from cflag.problems.base import Problem
@@ -185,6 +185,39 @@ class Learner:
             ) from None
         value = (loss or self.loss)(outputs, here)
         return value.item(), self._gradient(value)
+
+    @property
+    def stacks(self) -> bool:
+        """Whether the gradients of several clients can be computed together."""
+        return self._dense is not None
+
+    def values_and_grads(
+        self, rows: Tensor, samples: Sequence[Samples], closed: Sequence[Tensor | None]
+    ) -> list[tuple[float, Tensor]]:
+        """Return what `value_and_grad` does for several clients: their parameters, mini-batches and closed outputs."""
+        assert self._dense is not None
+        here = [batch.to(self.device) for batch in samples]
+        x = self._input(torch.cat([batch.x for batch in here]))
+        x = x.view(len(here), -1, *x.shape[1:])
+        values, grads = self._dense.values_and_grads(rows, x, lambda out: self._stacked_slopes(out, here, closed))
+        return list(zip(values, grads.unbind(0), strict=True))
+
+    def _stacked_slopes(
+        self, outputs: Tensor, here: Sequence[Samples], closed: Sequence[Tensor | None]
+    ) -> tuple[list[float], Tensor]:
+        """Return the mean losses of several clients' outputs, and their slopes."""
+        if not self._by_hand:
+            slopes = []
+            for own, batch, shut in zip(outputs.unbind(0), here, closed, strict=True):
+                self.closed = shut
+                slopes.append(self._slope(own, batch))
+            return [value.item() for value, _ in slopes], torch.stack([slope for _, slope in slopes])
+        tasks = torch.cat([batch.task for batch in here])
+        masked = self.heads.mask(outputs.flatten(0, 1), tasks, self.seen).view_as(outputs)
+        if any(shut is not None for shut in closed):
+            nothing = torch.zeros_like(outputs[0, 0])
+            masked = masked + torch.stack([nothing if shut is None else shut for shut in closed]).unsqueeze(1)
+        return cross_entropy_slopes(masked, [batch.y for batch in here])
 
     def sample_gradients(self, samples: Samples, loss: Loss | None = None) -> Iterator[Tensor]:
         """Yield the samples' own gradients of the loss, one per row, as many at once as fit into memory.

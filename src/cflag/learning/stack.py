@@ -1,0 +1,178 @@
+"""Clients side by side: the gradients of small dense nets, several clients' in one operation.
+
+Such a gradient is a dozen kernels of a few microseconds, and calling them costs more than they do. Clients that answer
+the same question want gradients of the same shape, step after step, so one batched kernel serves a whole stack.
+
+A method stays written for one client. Each client of a stack answers in a greenlet: where it asks for a gradient it
+waits, and the next one goes on; when all wait, their gradients are computed together. Greenlets and not generators:
+a gradient is asked for deep inside a method (`direction`, an estimator, a table), and generators would make one of
+every function on the way there, users' own included.
+
+Stacks change no number. Only gradients of the same shape go together, as padding would change sums; the first time a
+shape comes up, stacked and looped gradients are compared bit for bit, and where they differ that shape stays looped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import torch
+from greenlet import getcurrent, greenlet
+from torch import Tensor
+
+from cflag.data.samples import Samples
+from cflag.learning.dense import aligned_rows
+
+if TYPE_CHECKING:
+    from cflag.learning.learner import Learner, Loss
+
+T = TypeVar("T")
+Gradient = tuple[float, Tensor]
+"""A mean loss and its gradient."""
+
+NUMBERS = 2**21
+"""Parameters of a whole stack: larger nets keep their kernels busy by themselves."""
+
+
+class Place(Protocol):
+    """Where a client computes: its parameters, and a way to their gradients."""
+
+    params: Tensor
+
+    def close(self, closed: Tensor | None) -> None:
+        """Close outputs for this client: what is to be added to them, or None."""
+        ...
+
+    def learner(self) -> Learner:
+        """Return the process's one model, at this client's parameters."""
+        ...
+
+    def value_and_grad(self, samples: Samples, loss: Loss | None) -> Gradient:
+        """Return the mean loss on samples and its gradient."""
+        ...
+
+
+class Alone:
+    """The place of a client that has the process's model to itself: its parameters are the model's."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self.params = learner.params
+
+    def close(self, closed: Tensor | None) -> None:
+        """Close outputs."""
+        self._learner.closed = closed
+
+    def learner(self) -> Learner:
+        """Return the model."""
+        return self._learner
+
+    def value_and_grad(self, samples: Samples, loss: Loss | None) -> Gradient:
+        """Return the mean loss on samples and its gradient."""
+        return self._learner.value_and_grad(samples, loss)
+
+
+class Seat:
+    """The place of a client in a stack: a row of parameters beside those of others."""
+
+    def __init__(self, learner: Learner, params: Tensor) -> None:
+        self._learner = learner
+        self.params = params
+        self.closed: Tensor | None = None
+
+    def close(self, closed: Tensor | None) -> None:
+        """Close outputs."""
+        self.closed = closed
+
+    def learner(self) -> Learner:
+        """Return the process's model with this row as its parameters: for whatever is not a stacked gradient."""
+        self._learner.params.copy_(self.params)
+        self._learner.closed = self.closed
+        return self._learner
+
+    def value_and_grad(self, samples: Samples, loss: Loss | None) -> Gradient:
+        """Wait until the others want a gradient, too; another loss than the task's is computed at once."""
+        if loss is not None:
+            return self.learner().value_and_grad(samples, loss)
+        hub = getcurrent().parent
+        assert hub is not None
+        random, grad = torch.default_generator.get_state(), torch.is_grad_enabled()
+        gradient: Gradient = hub.switch(samples)
+        torch.default_generator.set_state(random)  # what others drew in the meantime is theirs
+        _set_grad(grad)
+        return gradient
+
+
+class Stack:
+    """Seats for clients that answer side by side, at most `size` of them."""
+
+    def __init__(self, learner: Learner, size: int) -> None:
+        self._learner = learner
+        self._width = learner.params.numel()
+        self.size = max(1, min(size, NUMBERS // self._width)) if learner.stacks else 1
+        self._rows = aligned_rows(self.size if self.size > 1 else 0, learner.params)
+        self._good: dict[tuple[int, ...], bool] = {}
+        """Which shapes of mini-batches have the same gradients to the bit in a stack and by themselves."""
+
+    def seats(self, count: int, params: Tensor) -> list[Seat]:
+        """Return places for so many clients, all at the global model."""
+        rows = self._rows[:count, : self._width]
+        rows.copy_(params)
+        self._taken = [Seat(self._learner, row) for row in rows]
+        return self._taken
+
+    def run(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        """Carry out one job at each seat, all side by side; return what they return."""
+        coroutines = [greenlet(_started(job)) for job in jobs]
+        results: dict[int, T] = {}
+        waiting: dict[tuple[int, ...], dict[int, Samples]] = {}
+        grad, sent = torch.is_grad_enabled(), dict.fromkeys(range(len(jobs)))
+        while sent:
+            for k, value in sent.items():
+                got = coroutines[k].switch(value)
+                _set_grad(grad)  # one that waits within `no_grad` must not take it away from others
+                if coroutines[k].dead:
+                    results[k] = got
+                else:
+                    waiting.setdefault(tuple(got.x.shape), {})[k] = got
+            # The largest group goes on; the others may have grown by then.
+            shape = max(waiting, key=lambda shape: len(waiting[shape]), default=())
+            sent = self._gradients(shape, dict(sorted(waiting.pop(shape, {}).items())))
+        return [results[k] for k in range(len(jobs))]
+
+    def _gradients(self, shape: tuple[int, ...], group: Mapping[int, Samples]) -> dict[int, Any]:
+        """Return the gradients of clients on mini-batches of one shape: stacked, where that changes no bit."""
+        if len(group) <= 1 or not self._good.get(shape, True):
+            return self._looped(group)
+        seats = list(group)
+        together = seats[-1] - seats[0] + 1 == len(seats)
+        rows = self._rows[seats[0] : seats[-1] + 1] if together else self._rows[seats]
+        closed = [self._taken[k].closed for k in seats]
+        gradients = self._learner.values_and_grads(rows[:, : self._width], list(group.values()), closed)
+        stacked = dict(zip(seats, gradients, strict=True))
+        if shape in self._good:
+            return stacked
+        looped = self._looped(group)
+        self._good[shape] = all(_same(stacked[k], looped[k]) for k in seats)
+        return looped
+
+    def _looped(self, group: Mapping[int, Samples]) -> dict[int, Gradient]:
+        """Return the gradients one by one."""
+        return {k: self._taken[k].learner().value_and_grad(samples) for k, samples in group.items()}
+
+
+def _set_grad(enabled: bool) -> None:
+    """Switch autograd on or off where it is not so already: asking takes a fraction of the time."""
+    if torch.is_grad_enabled() != enabled:
+        torch.set_grad_enabled(enabled)
+
+
+def _same(one: Gradient, other: Gradient) -> bool:
+    """Whether two gradients, and their losses, are the same to the bit; what is not a number is not."""
+    return one[0] == other[0] and torch.equal(one[1], other[1])
+
+
+def _started(job: Callable[[], T]) -> Callable[[None], T]:
+    """Return a job as a greenlet starts it: with what is sent first, which is nothing."""
+    return lambda _: job()
