@@ -24,7 +24,7 @@ METHODS = ("cflag", "replay")
 
 def searched(share: float, out: Path, trials: int, seed: int, settings: dict[str, Any]) -> dict[str, list[float]]:
     """Search with a share of hopelessness; return each method's best value, its test score, rounds, trials given up."""
-    search.HOPELESS = share  # type: ignore[misc]
+    search.HOPELESS = share
     tuned = cflag.tune(METHODS, "digits", trials=trials, seed=seed, out=out, jobs=1, **settings)
     found = {}
     for method in METHODS:

@@ -234,8 +234,9 @@ def test_prices_in_folders_of_three_clients_are_learned_as_on_one_machine(tmp_pa
         price = (500_000 + 150_000 * x @ [1.0, 0.5]).round()
         lines = [f"{a},{b},{'AB'[k % 2]},{y}" for k, ((a, b), y) in enumerate(zip(x, price, strict=True))]
         (tmp_path / f"client-{client}" / "t.csv").write_text("\n".join(["rooms,area,task,label", *lines]))
-    own = {"source": "table:t.csv", "partition": "own", "problem": "regression", "scenario": "domain", "score": "mae",
-           "data": {"tasks": ["A", "B"], "label_mean": [5e5], "label_std": [1.5e5]}}  # fmt: skip
+    own: dict[str, Any] = {"source": "table:t.csv", "partition": "own", "problem": "regression", "score": "mae",
+                           "scenario": "domain",
+                           "data": {"tasks": ["A", "B"], "label_mean": [5e5], "label_std": [1.5e5]}}  # fmt: skip
     fleet = Fleet(tmp_path, **own)
     for node in fleet.nodes:
         node.context.node_config["data-dir"] = str(tmp_path / f"client-{node.number}")

@@ -179,13 +179,11 @@ class Net(nn.Module):
 
 
 @pytest.mark.parametrize("named", ["by file", "by plugin"])
-def test_a_model_by_file_is_found_while_the_file_is_what_it_was(
-    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_by_file_is_found_while_the_file_is_what_it_was(named: str, tmp_path: Path) -> None:
     """Changed code whose weights fit (another activation) would answer otherwise without a word."""
     file = tmp_path / "net.py"
     file.write_text(NET)
-    how = {"by file": {"model": f"{file}:Net"}, "by plugin": {"model": "mine", "plugins": [str(file)]}}[named]
+    how: dict[str, Any] = {"model": f"{file}:Net"} if named == "by file" else {"model": "mine", "plugins": [str(file)]}
     result = run("digits", scenario="class", out=tmp_path / "run", **QUICK, **how)
     x, y = of_task(load_source("digits"), (about := result.model()).tasks[1])
     assert float((about.predict(x) == y).double().mean()) == result.accuracy_matrix[-1][1]
