@@ -12,10 +12,13 @@ demo: .venv/ready
 	$(BIN)/cflag report $(DEMO) --out $(DEMO)/report.html --title "Split-Digits: C-FLAG and fine-tuning"
 	@echo "open it in a browser: $(DEMO)/report.html"
 
-# Four minutes on two cores; test-all adds real fleets, the stores of loggers, a browser, and long runs.
-test: lint types unit
+# Four minutes on two cores; test-all adds real fleets, the stores of loggers, a browser, and long runs. mypy has one core
+# at most, so it goes beside the tests.
+test: lint
+	+$(MAKE) -j2 types unit
 
-test-all: lint types every
+test-all: lint
+	+$(MAKE) -j2 types every
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -27,8 +30,9 @@ types: .venv/ready
 unit: .venv/ready
 	$(BIN)/pytest -n 2 --dist worksteal -m "not (fleet or loggers or browser or slow)"
 
+# One process more than two cores: fleets wait more than they compute.
 every: .venv/ready
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

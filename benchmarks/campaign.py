@@ -39,7 +39,7 @@ from cflag import run
 from cflag.cli import main as cflag
 from cflag.errors import UserError
 from cflag.files import load_state
-from cflag.results import figures
+from cflag.results import folder as run_folders
 from cflag.results.folder import RunFolder
 
 LOCAL: dict[str, Any] = {
@@ -148,7 +148,7 @@ def go_on(out: Path, operations: Operations | None, errors: Path) -> int:
 
 
 def _in_a_process(out: Path, operations: Operations | None, errors: Path) -> None:
-    figures.write_figures = lambda *_: []
+    vars(run_folders)["draw"] = lambda *_: None
     words = [f"--set={key}={value}" for key, value in LOCAL.items()]
     begun = (out / "config.toml").exists()
     command = ["run", "--quiet", *(["--resume", str(out)] if begun else ["digits", *words, f"--out={out}"])]
@@ -261,7 +261,7 @@ def references(folder: Path) -> dict[str, Whole]:
 def campaign(shares: Mapping[str, int], seed: int, out: Path, together: int = 10) -> list[Case]:
     """Run cases of each kind until it has its share of faults; go on after those that are written down."""
     PROCESSES.set_forkserver_preload(PRELOADED)
-    figures.write_figures = lambda *_: []  # four fifths of the time of a short run
+    vars(run_folders)["draw"] = lambda *_: None  # four fifths of the time of a short run
     file = out / "cases.jsonl"
     done = [Case(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
     with tempfile.TemporaryDirectory(dir=out) as home:

@@ -18,10 +18,11 @@ from cflag.session import Session
 def source(workload: Workload) -> Source:
     """Return the workload's data as a source; C-FLAG's past has as many samples as its present."""
     x, y = workload.data()
-    if workload.method == "cflag":  # classes 0-4 are the first task, 5-9 the second
-        x, y = x.repeat(2, *[1] * (x.dim() - 1)), (y % 5).repeat(2)
-        y[len(y) // 2 :] += 5
-    few = slice(0, None, max(1, len(y) // 107))  # held out: a handful of each class, never used
+    if workload.method == "cflag":  # the first half of the classes are the first task
+        half = workload.classes // 2
+        x, y = x.repeat(2, *[1] * (x.dim() - 1)), (y % half).repeat(2)
+        y[len(y) // 2 :] += half
+    few = slice(0, None, max(1, len(y) // (11 * workload.classes)) | 1)  # held out: some of each class, never used
     return Source.from_tensors((x, y), (x[few], y[few]))
 
 

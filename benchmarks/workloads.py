@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from cflag import registry
-from cflag.models.layers import ModelOptions, TrimmedConv2d
+from cflag.models.layers import TrimmedConv2d
+from cflag.models.options import ModelOptions
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Workload:
     method: Literal["finetune", "cflag"] = "finetune"
     memory: int = 200
     repeats: int = 3
+    classes: int = 10
 
     @property
     def asked(self) -> int:
@@ -46,8 +48,8 @@ class Workload:
         torch.manual_seed(0)
         if self.model == "custom":  # MLP 64-64-10: one hidden layer less than cflag's own
             width = self.shape[0]
-            return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, CLASSES))
-        model: nn.Module = registry.get("model", self.model)(self.shape, CLASSES, self.options)
+            return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, self.classes))
+        model: nn.Module = registry.get("model", self.model)(self.shape, self.classes, self.options)
         return model
 
     def plain_network(self) -> nn.Module:
@@ -71,7 +73,7 @@ class Workload:
             x = torch.randint(0, 256, (count, *self.shape), generator=generator, dtype=torch.uint8)
         else:
             x = torch.rand(count, *self.shape, generator=generator)
-        return x, torch.arange(count) % CLASSES
+        return x, torch.arange(count) % self.classes
 
     def settings(self) -> dict[str, Any]:
         """Return cflag's settings for this workload."""
@@ -84,8 +86,8 @@ class Workload:
                 "cflag": {"beta": 0.01}}  # fmt: skip
 
 
-BATCH, CLASSES = 32, 10
-IMAGE, DIGIT = (3, 32, 32), (64,)
+BATCH = 32
+IMAGE, DIGIT, FEATURES = (3, 32, 32), (64,), (1280,)
 CNN = ModelOptions(width=36, norm="none")
 MLP = ModelOptions()
 RESNET = ModelOptions(norm="batch", stem="7x7")
@@ -110,7 +112,12 @@ _SCALE = [
              "custom", MLP, cohort=cohort, repeats=15)
     for clients, cohort in ((1000, 10), (1000, 100), (10000, 100), (10000, 1000))
 ]  # fmt: skip
-WORKLOADS = {workload.name: workload for workload in [*_FEDAVG, *_CFLAG, *_SCALE]}
+_HEAD = Workload(
+    "H", "20 of 100 clients x 100 samples, a head 1280-100 on features", 100, 100, FEATURES, "linear", MLP,
+    cohort=20, memory=100, repeats=15, classes=100,
+)  # fmt: skip
+_HEADS = [_HEAD, replace(_HEAD, name="H-cflag", about="H, as a round of C-FLAG", method="cflag")]
+WORKLOADS = {workload.name: workload for workload in [*_FEDAVG, *_CFLAG, *_SCALE, *_HEADS]}
 
 SPREAD = {
     f"M-{method}-{clients}": Workload(f"M-{method}-{clients}", f"10,000 images on {clients} clients", clients,

@@ -10,11 +10,11 @@ from functools import cache
 
 import hypothesis
 import pytest
-import sklearn.datasets
 import torch
 
 from cflag import registry
 from cflag.data.load import find_reader
+from cflag.data.sources import digits
 from cflag.data.sources.cifar import Cifar
 from cflag.data.sources.tiny_imagenet import TinyImageNet
 from tests.support import processes
@@ -23,8 +23,16 @@ from tests.support.datasets import put_reader
 hypothesis.settings.register_profile("cflag", deadline=None)
 hypothesis.settings.load_profile("cflag")
 os.fsync = lambda fd: None  # waits for the disk, for the sake of a power cut; tests kill processes, not machines
-sklearn.datasets.load_digits = cache(sklearn.datasets.load_digits)  # a text file, read by a thousand runs
+digits._table = cache(digits._table)  # a text file, read by a thousand runs
 processes.mark()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, or at the end one core waits minutes for a fleet that began last.
+
+    A fleet waits more than it computes, and while one process of tests goes through them, the others have the rest.
+    """
+    items.sort(key=lambda item: -sum(item.get_closest_marker(mark) is not None for mark in ("fleet", "slow")))
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +53,7 @@ def _no_process_is_left() -> Iterator[None]:
 def no_figures() -> Iterator[None]:
     """Let runs draw no figures, which takes four fifths of a short one; test_results and test_methods draw them."""
     with pytest.MonkeyPatch.context() as patch:  # of its own: a test may undo what it has patched
-        patch.setattr("cflag.results.figures.write_figures", lambda *_: [])
+        patch.setattr("cflag.results.folder.draw", lambda *_: None)
         yield
 
 

@@ -32,7 +32,7 @@ from cflag.data.source import Source
 from cflag.errors import UserError
 from cflag.files import load_state
 from cflag.launch import resume
-from cflag.models.layers import ModelOptions
+from cflag.models.options import ModelOptions
 from cflag.models.resnet import resnet18
 from tests.support.crashes import Crash, stop_after
 from tests.support.grid import Fleet, local, numbers

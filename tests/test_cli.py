@@ -35,18 +35,6 @@ def fails(argv: list[str], capsys: pytest.CaptureFixture[str], code: int = 2) ->
     return captured.err
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"], ["--version"], ["list", "methods"], ["data", "list"],
-                                  ["list", "presets"], ["list", "sources"], ["list", "models"]])  # fmt: skip
-def test_quick_commands_do_not_import_torch(argv: list[str]) -> None:
-    program = (
-        "import sys\nfrom cflag.cli import main\n"
-        f"try:\n    code = main({argv!r})\nexcept SystemExit as stop:\n    code = stop.code\n"
-        "assert not code, code\nassert 'torch' not in sys.modules\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["--version"])

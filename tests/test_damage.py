@@ -52,7 +52,7 @@ def finished(stopped: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run at its end."""
     out = shutil.copytree(stopped, tmp_path_factory.mktemp("finished") / "run")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cflag.results.figures.write_figures", lambda *_: [])
+        patch.setattr("cflag.results.folder.draw", lambda *_: None)
         resume(out)
     return out
 

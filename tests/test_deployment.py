@@ -62,6 +62,7 @@ def without_faults(folder: Path) -> Any:
     return [{k: v for k, v in line.items() if k not in ("missing", "cohort")} for line in lines], model, matrices
 
 
+@pytest.mark.slow
 def test_a_deployment_with_a_killed_client_has_the_local_engines_numbers(tmp_path: Path) -> None:
     """Three clients, all needed; one is killed in the middle of a round, started again, and let in after a minute."""
     fleet = Deployment(tmp_path / "fleet", "--no-database", min_clients=3, rounds=2, log="tensorboard")

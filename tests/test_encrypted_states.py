@@ -179,6 +179,7 @@ def test_the_server_and_the_model_stay_in_plain(
 
 
 @pytest.mark.fleet
+@pytest.mark.slow
 def test_a_deployments_clients_keep_nothing_in_plain_and_survive_a_kill(tmp_path: Path) -> None:
     """Real processes: a client that was killed reads its state with the key that its operator gave the deployment."""
     cipher.make_key(tmp_path / "key")

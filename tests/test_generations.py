@@ -108,7 +108,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that saw no damage."""
     out = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cflag.results.figures.write_figures", lambda *_: [])
+        patch.setattr("cflag.results.folder.draw", lambda *_: None)
         run("digits", out=out, **SETTINGS)
     assert len(RunFolder(out).generations.files()) == 1
     return out

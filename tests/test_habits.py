@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -107,22 +105,6 @@ def test_all_that_is_declared_is_pinned_and_every_pin_meets_it() -> None:
     assert pins()["torch"] == "2.13.0"
     whole = Requirement(next(need for need in extras["dev"] if need.startswith("cflag[")))
     assert whole.extras == set(extras) - {"dev"}
-
-
-def test_light_commands_do_not_wait_for_torch() -> None:
-    code = """
-import io, sys
-from contextlib import redirect_stdout, suppress
-import cflag
-from cflag.cli import main
-for words in (["--help"], ["--version"], ["list", "methods"], ["list", "presets"], ["export", "--help"]):
-    with redirect_stdout(io.StringIO()), suppress(SystemExit):
-        main(words)
-heavy = [name for name in ("torch", "numpy", "matplotlib", "sklearn", "flwr") if name in sys.modules]
-print(heavy)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
 def test_hooks_name_files_that_exist() -> None:

@@ -31,7 +31,7 @@ from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder, runs_in
 from tests.support.crashes import Crash
 from tests.support.grid import FakeGrid, Node
-from tests.support.logs import Points, expected, records
+from tests.support.logs import Notes, Points, expected, records
 from tests.support.quick import without_times
 
 pytestmark = pytest.mark.loggers
@@ -257,15 +257,6 @@ def test_a_death_while_summing_up_is_made_good(
     else:
         assert mlflow(out) == wanted(out)
     assert json.loads((out / "loggers.json").read_text())[name]["finished"]
-
-
-class Notes(Quiet):
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def note(self, text: str) -> None:
-        if text.startswith("logging"):  # the method may have something to say, too
-            self.told.append(text)
 
 
 @pytest.mark.usefixtures("_store")

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from cflag import registry
 from cflag.errors import UserError
-from cflag.models.layers import ModelOptions, TrimmedConv2d
+from cflag.models.layers import TrimmedConv2d
+from cflag.models.options import ModelOptions
 from cflag.process import one_thread
 
 SHAPES: dict[str, list[tuple[int, ...]]] = {

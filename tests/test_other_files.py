@@ -41,7 +41,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with another seed."""
     out = tmp_path_factory.mktemp("other") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cflag.results.figures.write_figures", lambda *_: [])
+        patch.setattr("cflag.results.folder.draw", lambda *_: None)
         run("digits", out=out, **{**SETTINGS, "seed": 5})
     return out
 

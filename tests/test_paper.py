@@ -14,7 +14,6 @@ from cflag import registry
 from cflag.cli import main
 from cflag.config import load_raw, merge, resolve
 from cflag.errors import UserError
-from cflag.paper import cells
 from cflag.paper.campaigns import CAMPAIGNS, find_campaign
 from cflag.paper.cells import DATA_SETS, Campaign, Cell, chosen
 from cflag.paper.figures import draw
@@ -62,7 +61,7 @@ def test_slips_name_cells_that_are_printed() -> None:
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_campaign_has_valid_configs_at_every_scale(scale: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "equal_cost", lambda configs, *_: configs)  # pricing needs the data
+    monkeypatch.setattr("cflag.pricing.equal_cost", lambda configs, *_: configs)  # pricing needs the data
     for campaign in (c for c in CAMPAIGNS.values() if scale in c.scales):
         jobs = campaign.jobs(scale, SEEDS, Path("runs"))
         assert len({job.folder for job in jobs}) == len(jobs)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
@@ -332,20 +330,6 @@ def test_without_a_terminal_a_line_is_due_every_few_seconds(capsys: pytest.Captu
         "cflag: task 1/1, round 3/5 done, accuracy so far 50.0 %",
         "cflag: task 1/1 done, accuracy so far 50.0 %",
     ]
-
-
-def test_something_is_said_before_torch_is_loaded() -> None:
-    """The first line comes before the slow part; here it ends the program."""
-    code = (
-        "import sys\n"
-        "from cflag.results import display\n"
-        "def first(console): sys.exit(f'torch is loaded: {\"torch\" in sys.modules}')\n"
-        "display.loading = first\n"
-        "from cflag.cli import main\n"
-        "main(['run', 'digits'])\n"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert found.stderr.strip() == "torch is loaded: False"
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -192,6 +192,7 @@ def test_it_needs_flower_and_three_clients(own: dict[str, Any], tmp_path: Path) 
 
 
 @pytest.mark.fleet
+@pytest.mark.slow
 def test_a_secure_and_private_deployment_survives_a_killed_client(tmp_path: Path) -> None:
     """Real processes: four clients, three of them needed; one is killed in the middle of a round."""
     private = {"privacy.unit": "client", "privacy.noise": 0.5}

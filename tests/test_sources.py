@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as hnp
 
 from cflag.data.load import data_dir_or_default, find_reader, load_source
 from cflag.data.source import Source
-from cflag.data.sources import har, idx
+from cflag.data.sources import digits, har, idx
 from cflag.data.sources.cifar import Cifar
 from cflag.errors import DataError, UserError
 from tests.support.datasets import (
@@ -173,6 +173,16 @@ def test_digits() -> None:
     assert source.test.y.bincount().tolist() == (counts // 5).tolist()
     assert source.train.y.bincount().tolist() == (counts - counts // 5).tolist()
     close_to_constants(source, 1e-4)
+
+
+def test_digits_are_the_same_where_scikit_learn_has_no_such_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = load_source("digits")
+    monkeypatch.setattr("cflag.data.sources.digits._table", digits._table.__wrapped__)  # type: ignore[attr-defined]
+    monkeypatch.setattr("cflag.data.sources.digits.find_spec", lambda name: None)
+    asked = load_source("digits")
+    for half in ("train", "test"):
+        for part in ("x", "y"):
+            assert torch.equal(getattr(getattr(usual, half), part), getattr(getattr(asked, half), part))
 
 
 def close_to_constants(source: Source, tolerance: float) -> None:

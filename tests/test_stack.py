@@ -14,10 +14,14 @@ from torch import Tensor, nn
 
 from cflag import Source, registry, run
 from cflag.client import Client
+from cflag.config import flatten, load_raw, merge, resolve
 from cflag.conversation import Answer, Ask, Conversation
 from cflag.data.heads import Heads
 from cflag.data.samples import Samples
+from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
+from cflag.experiment import Experiment
+from cflag.learning.dense import DenseNet, aligned_rows
 from cflag.learning.learner import Learner
 from cflag.learning.stack import Seat, Stack
 from cflag.methods.base import FedAvg, Method
@@ -148,16 +152,40 @@ def test_what_methods_draw_from_torch_and_whether_they_want_graphs_stays_theirs(
 
 
 def test_shapes_whose_stacked_gradients_differ_are_looped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    true, calls = Learner.values_and_grads, []
+    true, calls = DenseNet.values_and_grads, []
 
-    def rounded(self: Learner, rows: Tensor, samples: list[Samples], closed: Any) -> list[tuple[float, Tensor]]:
-        calls.append(len(samples[0]))
-        return [(value, gradient * (1 + 2e-7)) for value, gradient in true(self, rows, samples, closed)]
+    def rounded(self: DenseNet, rows: Tensor, x: Tensor, slope: Any) -> tuple[list[float], Tensor]:
+        calls.append(x.shape[1])
+        values, gradients = true(self, rows, x, slope)
+        return values, gradients * (1 + 2e-7)
 
-    monkeypatch.setattr(Learner, "values_and_grads", rounded)
+    monkeypatch.setattr(DenseNet, "values_and_grads", rounded)
     twice(tmp_path, method="finetune")
     assert calls
     assert len(calls) == len(set(calls))  # each shape was tried once
+
+
+@pytest.mark.parametrize("widths", [(64, 8, 8, 10), (8, 8, 10), (20, 4), (561, 32, 6), (10, 64, 1), (64, 64, 10)])
+def test_a_shape_that_may_be_stacked_never_differs(widths: tuple[int, ...]) -> None:
+    """Small products have a kernel of their own in a batch; equal by chance in some draws, they must stay looped."""
+    learner = learner_of(widths[:-1], widths[-1])
+    dense = learner._dense
+    assert dense is not None
+    stacked = 0
+    for samples in (1, 2, 3, 4, 5, 6, 8, 13, 16, 32, 33):
+        if not dense.stacks(samples):
+            continue
+        stacked += 1
+        for _ in range(20):
+            rows = aligned_rows(3, learner.params)[:, : learner.params.numel()].normal_().mul_(0.3)
+            batches = [drawn(samples, widths[0], widths[-1]) for _ in range(3)]
+            for row, batch, (value, gradient) in zip(
+                rows, batches, learner.values_and_grads(rows, batches, [None] * 3), strict=True
+            ):
+                learner.params.copy_(row)
+                assert learner.value_and_grad(batch)[0] == value
+                assert torch.equal(learner.value_and_grad(batch)[1], gradient)
+    assert stacked >= 4 or widths[-1] == 1  # with one output a plain product is another kernel's
 
 
 class Fails(Method):
@@ -216,3 +244,17 @@ def test_a_source_of_ones_own_is_stacked_like_any(tmp_path: Path) -> None:
         run(source=source, model=model, method="cflag", clients=6, tasks=2, rounds=2, partition="iid",
             workers=2, stack=stack, out=tmp_path / str(stack))  # fmt: skip
     assert everything(tmp_path / "1") == everything(tmp_path / "8")
+
+
+def test_those_who_answer_side_by_side_keep_their_samples_whatever_the_limit() -> None:
+    """A limit below what two clients hold: with a stack of five the others' samples go, and no number changes."""
+    ends = []
+    for stack in (1, 5):
+        config = resolve(merge(load_raw("digits"), flatten({**QUICK, "method": "cflag", "stack": stack})))
+        host = Experiment(config).host()
+        host.data.limit = 1
+        session = Experiment(config).session(LocalEngine(host, 1))
+        session.play(0)
+        ends.append(session.server.params.clone())
+        assert len(host.data.sizes) == (1 if stack == 1 else 2)  # the last stack has two of the seven
+    assert torch.equal(*ends)

@@ -50,6 +50,7 @@ SETTINGS: dict[str, Any] = {"clients": 3, "tasks": 2, "rounds": 3}
 Client = TypeVar("Client", bound=ProtobufClient)
 
 
+@pytest.mark.slow
 def test_strangers_are_refused_everywhere_and_the_fleet_does_not_notice(tmp_path: Path) -> None:
     fleet = Deployment(tmp_path / "fleet", **SETTINGS)
     fleet.start()

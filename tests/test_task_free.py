@@ -390,7 +390,7 @@ def test_a_killed_run_with_detection_goes_on_bit_by_bit(tmp_path: Path, monkeypa
         with pytest.raises(Crash):
             run("digits", out=out, **settings)
         monkeypatch.undo()
-        monkeypatch.setattr("cflag.results.figures.write_figures", lambda *_: [])
+        monkeypatch.setattr("cflag.results.folder.draw", lambda *_: None)
         resume(out)
         same(out, tmp_path / "whole")
 
@@ -403,7 +403,7 @@ def test_a_killed_run_knows_who_was_drawn_before(tmp_path: Path, monkeypatch: py
     with pytest.raises(Crash):
         run("digits", out=tmp_path / "cut", **settings)
     monkeypatch.undo()
-    monkeypatch.setattr("cflag.results.figures.write_figures", lambda *_: [])
+    monkeypatch.setattr("cflag.results.folder.draw", lambda *_: None)
     resume(tmp_path / "cut")
     same(tmp_path / "cut", tmp_path / "whole")
 

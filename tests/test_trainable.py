@@ -24,8 +24,8 @@ from cflag.errors import UserError
 from cflag.experiment import Experiment
 from cflag.launch import resume
 from cflag.learning.learner import Learner
-from cflag.models.layers import ModelOptions
-from cflag.models.lora import Lora, LoraOptions, add_adapters, merged
+from cflag.models.lora import Lora, add_adapters, merged
+from cflag.models.options import LoraOptions, ModelOptions
 from cflag.models.small import cnn, cosine
 from cflag.models.trainable import Joined, choose
 from tests.support.crashes import Crash, stop_after

@@ -20,9 +20,8 @@ from cflag.engines.flower.processes.fleet import free_port
 from cflag.experiment import Experiment
 from cflag.launch import resume
 from cflag.loggers.wandb import WandbLogger
-from cflag.results.display import Quiet
 from cflag.results.folder import RunFolder
-from tests.support.logs import Points, expected, records
+from tests.support.logs import Notes, Points, expected, records
 from tests.support.quick import without_times
 
 pytestmark = pytest.mark.loggers
@@ -126,21 +125,6 @@ def test_a_killed_run_goes_on_without_gap_or_double(tmp_path: Path) -> None:
     resume(out)
     assert points(out) == expected(out)
     assert [record.exit.exit_code for record in read(out) if record.WhichOneof("record_type") == "exit"] == [0]
-
-
-class Notes(Quiet):
-    def __init__(self, stop_at: int = 0) -> None:
-        self.told: list[str] = []
-        self.stop_at = stop_at
-
-    def update(self, record: dict[str, Any]) -> None:
-        self.stop_at -= 1
-        if not self.stop_at:
-            raise ValueError("broken")
-
-    def note(self, text: str) -> None:
-        if text.startswith("logging"):  # the method may have something to say, too
-            self.told.append(text)
 
 
 def test_a_failed_run_says_so(tmp_path: Path) -> None:

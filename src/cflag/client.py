@@ -154,7 +154,7 @@ class Client:
     def value_and_grad(self, samples: Samples, loss: Loss | None = None) -> tuple[float, Tensor]:
         """Return the mean loss (or another one) on samples and its flat gradient at `params`, counted as cost."""
         count = len(samples)
-        old = count - samples.of_task.get(self.task, 0)
+        old = count - samples.of(self.task)
         self.cost.memory += old
         self.cost.current += count - old
         if self.ledger is not None:

@@ -26,8 +26,7 @@ from cflag.errors import UserError, unknown
 from cflag.means.base import MeanOptions
 from cflag.memory.base import MemoryOptions
 from cflag.methods.base import LocalOptions
-from cflag.models.layers import ModelOptions
-from cflag.models.lora import LoraOptions
+from cflag.models.options import LoraOptions, ModelOptions
 from cflag.models.reference import absolute_reference, is_reference, model_maker
 from cflag.presets import load_preset
 from cflag.privacy.options import PrivacyOptions
@@ -318,7 +317,7 @@ def _check(config: Config) -> None:
             "trainable: the list is empty, or a pattern in it is; name what trains, as in ['layer4.*', 'head']"
         )
     check_cohort(config)
-    registry.get("scenario", config.scenario)
+    registry.require("scenario", config.scenario)
     own = has_own_data(registry.get("partition", config.partition))
     if own and config.partition != OWN and config.engine != "flower":
         needs = "is for clients with data of their own: use cflag deploy or cflag server"
@@ -328,10 +327,12 @@ def _check(config: Config) -> None:
     if config.secure and registry.get("method", config.method).exact_means:
         raise UserError(f"secure = true rounds means, which method '{config.method}' does not bear: choose another")
     if config.source != CUSTOM:
-        registry.get("source", family(config.source))
-    if config.model != CUSTOM:
+        registry.require("source", family(config.source))
+    if is_reference(config.model):
         model_maker(config.model)
-    registry.get("memory", config.memory.kind)
+    elif config.model != CUSTOM:
+        registry.require("model", config.model)
+    registry.require("memory", config.memory.kind)
     sums = registry.get("method", config.method).sums(config.settings)
     config.mean.check_run(registry.get("mean", config.mean.kind), config.cohort_size(), config.secure, sums)
     check_private(config.privacy, config.method, config.settings, config.secure)

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from torch import Tensor
+import torch
 
 from cflag.errors import CflagError, UserError
 
-Value = Tensor | float
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Value: TypeAlias = "Tensor | float"
 """What travels: a tensor or a number."""
 
 Answer = dict[str, Value]
@@ -106,7 +110,7 @@ class RoundContext:
     own: Moment | None = None
     """Where everybody is; None where all are in the same task."""
 
-    @property
+    @cached_property
     def moment(self) -> Moment:
         """Where everybody is."""
         return self.own or Moment.together(self.task)
@@ -142,12 +146,12 @@ class Reply:
 
 def nbytes(values: Mapping[str, Value]) -> int:
     """Return the size of what travels: tensors as they are, a number as 8 bytes."""
-    return sum(v.numel() * v.element_size() if isinstance(v, Tensor) else 8 for v in values.values())
+    return sum(v.numel() * v.element_size() if isinstance(v, torch.Tensor) else 8 for v in values.values())
 
 
 def shapes(answer: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Return the shape of each value of an answer."""
-    return {k: tuple(v.shape) if isinstance(v, Tensor) else () for k, v in answer.items()}
+    return {k: tuple(v.shape) if isinstance(v, torch.Tensor) else () for k, v in answer.items()}
 
 
 LONGEST = 40
@@ -162,7 +166,7 @@ def loggable(values: Mapping[str, Any]) -> dict[str, float | str]:
 def _loggable(name: str, value: Any) -> float | str:
     if isinstance(value, str):
         return value[:LONGEST]
-    if isinstance(value, Tensor) and value.numel() == 1:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, int | float):
         return int(value) if isinstance(value, bool) else value

@@ -159,6 +159,7 @@ class Experiment:
         """Carry the run of a folder to its end, on this machine."""
         if folder.finished:
             result = folder.result()
+            folder.draw_missing(result)
             catch_up(display, self.config, folder)
             return result
         self._check_engine()

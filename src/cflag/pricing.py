@@ -12,8 +12,8 @@ from cflag.config import Config
 from cflag.data.schedules.base import own_rounds, total_rounds
 from cflag.errors import UserError
 from cflag.experiment import Experiment
-from cflag.learning.synthesis import SynthesisOptions
-from cflag.models.lora import LoraOptions
+from cflag.learning.options import SynthesisOptions
+from cflag.models.options import LoraOptions
 from cflag.own import Own
 from cflag.process import one_thread
 

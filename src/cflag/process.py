@@ -10,6 +10,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
+from typing import Any
 
 STARTER = "CFLAG_STARTER"
 """The environment variable with the id of the process that started this one."""
@@ -50,6 +53,32 @@ def keep_freed_memory() -> None:
         # An older glibc accepts at most 32 MiB; setting only the first would turn off its own adaptation.
         if mallopt(mmap_threshold, 2**30) or mallopt(mmap_threshold, 2**25):
             mallopt(trim_threshold, 2**30)
+
+
+class _Later(ModuleType):
+    """A module whose code has not run yet; asked for anything, it runs it and is a module like any other."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Python asks here for what is not there: everything but the module's name and origin."""
+        spec = self.__spec__
+        assert spec is not None
+        assert spec.loader is not None
+        self.__class__ = ModuleType  # type: ignore[assignment]
+        self.__path__ = list(spec.submodule_search_locations or ())
+        spec.loader.exec_module(self)
+        return getattr(self, name)
+
+
+def import_later(name: str) -> None:
+    """Let `import NAME` cost nothing until something of the package is used; not where there are threads.
+
+    The standard library's `LazyLoader` runs the code as soon as an import statement looks at the module.
+    """
+    spec = None if name in sys.modules else find_spec(name)
+    if spec is not None:
+        module = sys.modules[name] = module_from_spec(spec)
+        module.__class__ = _Later
+        del module.__path__  # or what is inside would be imported before the package itself
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -94,6 +95,12 @@ def about(kind: str, name: str) -> str:
     return _parts[kind, name].about if (kind, name) in _parts else "from another package"
 
 
+def require(kind: str, name: str) -> None:
+    """Refuse a name nobody knows, and suggest the closest one, without importing the part (and torch)."""
+    if name not in names(kind):
+        raise unknown(kind, name, names(kind))
+
+
 def get(kind: str, name: str) -> Any:
     """Return the part behind a name; for a name nobody knows, suggest the closest one."""
     if (kind, name) not in _parts:
@@ -137,7 +144,10 @@ def _scan_package(kind: str, package: str, path: tuple[str, ...]) -> dict[str, _
 
 def _scan_file(kind: str, file: Path) -> Iterator[tuple[str, str]]:
     """Yield the names that a file registers; the first line about the file describes a part that is alone in it."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    text = file.read_text(encoding="utf-8")
+    if not re.search(rf"""register\(\s*["']{kind}["']""", text):  # parsing the others takes longer than all the rest
+        return
+    tree = ast.parse(text)
     described = {
         decorator: _first_line(ast.get_docstring(node))
         for node in ast.walk(tree)

@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from cflag.results.display import Quiet
+
 Points = dict[str, list[tuple[int, float]]]
 
 
@@ -33,3 +35,20 @@ def expected(folder: Path) -> Points:
             if value is not None:
                 series.setdefault(name, []).append((step, value))
     return series
+
+
+class Notes(Quiet):
+    """Hears what is said of logging, and breaks in a round."""
+
+    def __init__(self, stop_at: int = 0) -> None:
+        self.told: list[str] = []
+        self.stop_at = stop_at
+
+    def update(self, record: dict[str, Any]) -> None:
+        self.stop_at -= 1
+        if not self.stop_at:
+            raise ValueError("broken")
+
+    def note(self, text: str) -> None:
+        if text.startswith("logging"):  # the method may have something to say, too
+            self.told.append(text)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cflag import registry
 from cflag.errors import UserError, one_line
 
-Augmentation = Callable[[Tensor, np.random.Generator], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Augmentation = Callable[["Tensor", np.random.Generator], "Tensor"]
 """What is registered: samples (n, ...) in, as many of the same shape out. Images are between 0 and 1."""
 AMOUNTS = ("crop", "flip", "jitter", "erase", "noise")
 """The keys that name an augmentation of ours and its amount, in the order in which they act; 0 is off."""
@@ -91,8 +93,10 @@ class Augment:
         x = x.float() / 255 if x.dtype == torch.uint8 else x
         for name, step in self.steps:
             varied = step(x, rng)
-            if not isinstance(varied, Tensor) or varied.shape != x.shape or varied.dtype != x.dtype:
-                given = f"{varied.dtype} {tuple(varied.shape)}" if isinstance(varied, Tensor) else repr(varied)[:40]
+            if not isinstance(varied, torch.Tensor) or varied.shape != x.shape or varied.dtype != x.dtype:
+                given = (
+                    f"{varied.dtype} {tuple(varied.shape)}" if isinstance(varied, torch.Tensor) else repr(varied)[:40]
+                )
                 raise UserError(f"augmentation '{name}' returned {given} for {x.dtype} {tuple(x.shape)}: keep both")
             x = varied
         return x

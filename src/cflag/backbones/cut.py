@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from cflag.backbones.base import Backbone
 from cflag.data.source import Source
 from cflag.errors import UserError
-from cflag.models.lora import LoraOptions, add_adapters
+from cflag.models.lora import add_adapters
+from cflag.models.options import LoraOptions
 from cflag.models.trainable import HEAD, PICTURES, Joined, choose, keep_statistics, of_head
 
 BODY = "backbone"

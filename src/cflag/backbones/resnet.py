@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from cflag.backbones.base import Backbone, BackboneOptions, load_weights, missing, own_file
-from cflag.models.layers import ModelOptions
+from cflag.models.options import ModelOptions
 from cflag.models.resnet import resnet18, resnet50
 from cflag.registry import register
 

@@ -101,7 +101,8 @@ def add_tune(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from cflag.results.display import Bar, PatientConsole, Quiet, loading, show_results
+    from cflag.results.display import Bar, PatientConsole, Quiet, loading, show_files, show_tables
+    from cflag.results.drawing import beside, draw, draw_together
 
     console = PatientConsole()
     display = Quiet() if args.quiet else Bar(console)
@@ -113,21 +114,26 @@ def _run(args: argparse.Namespace) -> None:
             _resumed(args, (lambda _: None) if args.quiet else say) if args.resume is not None else _begun(args)
         )
     results: list[Result] = []
-    try:
-        with stop_requests() as stopped:
-            for folder, experiment in experiments:
-                if stopped():
-                    raise InterruptedRunError("stopped")
-                shown = _floors(args, folder) if args.floors else display
-                results.append(finished(folder, shown) if experiment is None else carry(experiment, folder, shown))
-    except InterruptedRunError:
-        raise InterruptedRunError(
-            f"stopped; all finished rounds are saved; continue with: cflag run --resume {root}"
-        ) from None
-    show_results(console, results)
-    if len(results) > 1 and len({len(r.accuracy_matrix) for r in results}) == 1:
-        for path in _compare_figure(results, root):
-            console.print(f"together: {path}", highlight=False, soft_wrap=True)
+    with beside():
+        try:
+            with stop_requests() as stopped:
+                for folder, experiment in experiments:
+                    if stopped():
+                        raise InterruptedRunError("stopped")
+                    shown = _floors(args, folder) if args.floors else display
+                    results.append(finished(folder, shown) if experiment is None else carry(experiment, folder, shown))
+        except InterruptedRunError:
+            raise InterruptedRunError(
+                f"stopped; all finished rounds are saved; continue with: cflag run --resume {root}"
+            ) from None
+        together = None
+        if len(results) > 1 and len({len(r.accuracy_matrix) for r in results}) == 1:
+            together = _together(results, root)
+            draw(draw_together, results, together)
+        show_tables(console, results)
+    show_files(console, results)
+    if together is not None:
+        console.print(f"together: {together}.png", highlight=False, soft_wrap=True)
 
 
 def _floors(args: argparse.Namespace, folder: RunFolder) -> Display:
@@ -260,8 +266,8 @@ def _tune(args: argparse.Namespace) -> None:
     console.print(f"use it: cflag compare {args.preset} --tuned {path} ...", highlight=False, soft_wrap=True)
 
 
-def _compare_figure(results: Sequence[Result], root: Path, name: str = "accuracy_after_each_task") -> list[Path]:
+def _together(results: Sequence[Result], root: Path) -> Path:
+    """Return where several runs are drawn together, without the ending of the file's name."""
     from cflag.problems.score import common
-    from cflag.results.figures import draw_accuracy, save
 
-    return save(draw_accuracy(results), root / common([result.score for result in results]).named(name))[:1]
+    return root / common([result.score for result in results]).named("accuracy_after_each_task")

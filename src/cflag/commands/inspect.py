@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cflag import registry
 from cflag.commands.common import add_settings, configs_of
 from cflag.errors import UserError
+from cflag.process import import_later
 
 if TYPE_CHECKING:
     from cflag.commands.common import Commands
@@ -115,6 +116,7 @@ def _list(args: argparse.Namespace) -> None:
 
 def _choices(kind: str) -> list[tuple[str, str]]:
     if kind == "campaigns":
+        import_later("torch")
         from cflag.paper.campaigns import CAMPAIGNS
 
         return [(name, campaign.title) for name, campaign in CAMPAIGNS.items()]
@@ -128,6 +130,7 @@ def _choices(kind: str) -> list[tuple[str, str]]:
 
 
 def _show(args: argparse.Namespace) -> None:
+    import_later("torch")  # takes a second, and what a config says needs none of it
     config = configs_of(args, [None], [None])[0]
     if args.picture:
         _picture(config, args.out)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Numbers = tuple[float, ...]
 LabelScale = Literal["own", "train"] | tuple[float | Sequence[float], float | Sequence[float]]

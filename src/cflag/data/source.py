@@ -6,19 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from cflag.data.channels import channels_first
 from cflag.data.scale import LabelScale, scale_of
 from cflag.errors import DataError
 from cflag.problems.base import find, takes, whole
 
-Given = Tensor | npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch import Tensor
+
+    Given = Tensor | npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ class Source:
 
 def _tensor(given: Given) -> Tensor:
     """Return an array of the user's as a tensor of bytes, whole numbers or floating-point ones."""
-    if isinstance(given, Tensor):
+    if isinstance(given, torch.Tensor):
         return given
     if given.dtype.kind not in "biuf":
         raise DataError(f"an array holds {given.dtype}, expected numbers; give classes as 0, 1, ... and class_names")
@@ -190,7 +192,7 @@ def _tensor(given: Given) -> Tensor:
 
 def _pair(half: tuple[Given, Given], name: str) -> tuple[Tensor, Tensor]:
     """Return the samples and labels of a half as tensors."""
-    if len(half) != 2 or not all(isinstance(part, Tensor | np.ndarray) for part in half):
+    if len(half) != 2 or not all(isinstance(part, torch.Tensor | np.ndarray) for part in half):
         raise DataError(f"{name}: give (x, y) as two tensors, or arrays, for train and for test")
     x, y = map(_tensor, half)
     if isinstance(half[0], np.ndarray):

@@ -251,4 +251,4 @@ def _finite(value: Value) -> bool:
     """Whether all numbers are finite: they are if their sum is; an infinite sum may be too large, so look closer."""
     if not isinstance(value, Tensor):
         return isfinite(value)
-    return isfinite(value.sum().item()) or bool(value.isfinite().all())
+    return not value.numel() or isfinite(value.sum().item()) or bool(value.isfinite().all())

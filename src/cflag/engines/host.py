@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -81,6 +81,8 @@ class Host:
         self.part_of: dict[int, tuple[int, range]] = {}
         """The task whose samples each client has, and which of them."""
         self.data = Holdings(data_limit)
+        self.answering: set[int] = set()
+        """Those who answer side by side at present: they keep their samples, whatever the limit."""
         self.workspace = Workspace(method.local.table_bytes)
         self.context: RoundContext | None = None
         self.keeper = Keeper(memory, self.schedule)
@@ -89,23 +91,38 @@ class Host:
         self, whom: Sequence[Whom], ask: Ask, model: GlobalModel, context: RoundContext
     ) -> Iterator[Reply | None]:
         """Let each client answer a question, starting from the global model; None: all its samples are forgotten."""
+        return (reply for some in self.answers(whom, ask, model, context) for reply in some)
+
+    def answers(
+        self, whom: Sequence[Whom], ask: Ask, model: GlobalModel, context: RoundContext
+    ) -> Iterator[list[Reply | None]]:
+        """Do the same, with replies as they come: those of clients that answer side by side together."""
         if not self.changed and self.keeper.look():  # someone changed what memories hold, or what may be learned from
             self._drop_clients()
         if self.context is None or context.when != self.context.when:
             self.workspace.clear()
         self.context = context
-        for start in range(0, len(whom), self.stack.size):
-            yield from self._answered(whom[start : start + self.stack.size], ask, model, context)
+        size = self._side_by_side([number for number, _ in whom])
+        for start in range(0, len(whom), size):
+            yield self._answered(whom[start : start + size], ask, model, context)
+
+    def _side_by_side(self, numbers: Sequence[int]) -> int:
+        """Return how many clients may answer at once: their tables, which none of them gives up then, must fit."""
+        if self.stack.size == 1 or not numbers:
+            return 1
+        components = -(-int(self.benchmark.all_sizes[numbers].max()) // self.method.local.batch)
+        tables = self.workspace.limit // max(1, components * self.learner.params.nbytes)
+        return max(1, min(self.stack.size, tables))
 
     def _answered(
         self, whom: Sequence[Whom], ask: Ask, model: GlobalModel, context: RoundContext
-    ) -> Iterable[Reply | None]:
+    ) -> list[Reply | None]:
         """Let clients answer, side by side where there are several."""
         self.learner.load(model.params, model.buffers)
         start = model.params.to(self.learner.device)
         if len(whom) == 1:
             return [self._answer(whom[0], self.alone, ask, start, context)]
-        seats = self.stack.seats(len(whom), start)
+        seats, self.answering = self.stack.seats(len(whom), start), {number for number, _ in whom}
         pairs = zip(whom, seats, strict=True)
         return self.stack.run([partial(self._answer, one, seat, ask, start, context) for one, seat in pairs])
 
@@ -249,8 +266,9 @@ class Host:
             client.data = self.keeper.allowed(client.number, dealt)
             client.withdrawn = len(dealt) - len(client.data)
             self.part_of[client.number] = (task, part)
-        self.data.put(client.number, sum(t.nbytes for t in client.data.tensors().values()))
-        while self.data.too_much and len(self.data.sizes) > self.stack.size:  # those who answer now are the latest
+            self.data.drop(client.number)
+        self.data.put(client.number, client.data)
+        while self.data.too_much and self.data.oldest() not in {client.number, *self.answering}:
             self._take_back(self.data.oldest())
 
     def _drop_clients(self) -> None:
@@ -295,11 +313,13 @@ class Holdings:
         """Whether all clients together hold more than they may."""
         return self.total > self.limit
 
-    def put(self, client: int, size: int) -> None:
-        """Note what a client, the latest, holds now."""
-        self.drop(client)
+    def put(self, client: int, data: Samples) -> None:
+        """Note what a client, the latest, holds; until it is dropped it holds the same."""
+        size = self.sizes.pop(client, None)
+        if size is None:
+            size = sum(t.nbytes for t in data.tensors().values())
+            self.total += size
         self.sizes[client] = size
-        self.total += size
 
     def drop(self, client: int) -> None:
         """Note that a client holds nothing any more."""

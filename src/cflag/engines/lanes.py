@@ -8,8 +8,8 @@ import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
@@ -19,17 +19,24 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from cflag.conversation import Reply
+from cflag.conversation import Cost, Reply
 from cflag.engines.host import Host
+from cflag.engines.shelf import Placed, Shelf
 from cflag.errors import CflagError
 from cflag.process import end_with_parent
 
 SMALL = 2**17
-"""Bytes up to which a tensor goes through the pipe itself; several such answers fit into it without a reader."""
+"""Bytes up to which a tensor goes through the pipe itself."""
+
+Noted = tuple[Placed, int, int, int, dict[str, float | str], int]
+"""A reply whose tensors are on a board of the shelf, in plain values, which travel fastest."""
 
 
 class Lane(Protocol):
-    """Send a host one command, then receive one reply for each client named in it."""
+    """Send a host one command, then receive its replies one by one.
+
+    An answer's tensors are whoever's they are, and good until the next reply is asked for.
+    """
 
     def send(self, command: str, *args: Any) -> None:
         """Start a command."""
@@ -45,7 +52,7 @@ class Lane(Protocol):
 
 
 class HereLane:
-    """A host in this process; it works on a client when its reply is asked for."""
+    """A host in this process; it works on clients when a reply is asked for."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -53,7 +60,7 @@ class HereLane:
 
     def send(self, command: str, *args: Any) -> None:
         """Start a command."""
-        self.replies = getattr(self.host, command)(*args)
+        self.replies = (reply for came in getattr(self.host, command)(*args) for reply in _several(came))
 
     def receive(self) -> Any:
         """Return its next reply."""
@@ -72,7 +79,10 @@ class WorkerLane:
         context = mp.get_context("fork")
         self.connection, theirs = context.Pipe()
         ours = self.connection
-        self.process = context.Process(target=_work, args=(host, theirs, ours), daemon=True)
+        self.shelf = Shelf()
+        self.board: tuple[int, int] | None = None
+        self.replies: deque[Any] = deque()
+        self.process = context.Process(target=_work, args=(host, theirs, ours, self.shelf), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -85,19 +95,31 @@ class WorkerLane:
 
     def receive(self) -> Any:
         """Return its next reply, or raise what went wrong over there."""
+        while not self.replies:
+            self._fetch()
+        reply = self.replies.popleft()
+        return reply if self.board is None or reply is None else _read(self.shelf, self.board, reply)
+
+    def _fetch(self) -> None:
+        """Wait for more replies; those before are read by now, and their board is free."""
+        if self.board is not None:
+            self.shelf.give_back(self.board)
+            self.board = None
         try:
-            reply = self.connection.recv()
+            came = self.connection.recv()
         except (EOFError, ConnectionResetError):
             raise self._died() from None
-        if isinstance(reply, BaseException):
-            raise reply
-        return reply
+        if isinstance(came, BaseException):
+            raise came
+        self.board, replies = came
+        self.replies.extend(replies)
 
     def close(self) -> None:
         """Stop the worker at once: what it held is saved, or will be computed again."""
         self.connection.close()
         self.process.terminate()
         self.process.join()
+        self.shelf.close()
 
     def _died(self) -> CflagError:
         self.process.join(timeout=5)
@@ -106,7 +128,7 @@ class WorkerLane:
         return CflagError(f"worker process {self.number} ended unexpectedly ({how}); is there enough memory?")
 
 
-def _work(host: Host, connection: Connection, parents: Connection) -> None:
+def _work(host: Host, connection: Connection, parents: Connection, shelf: Shelf) -> None:
     """Carry out commands in a worker process until the pipe closes."""
     parents.close()  # or this worker would keep its own pipe open after the parent's death
     sys.excepthook = _lost_parent
@@ -117,8 +139,8 @@ def _work(host: Host, connection: Connection, parents: Connection) -> None:
     while True:
         try:
             command, args = connection.recv()
-            for reply in getattr(host, command)(*args):
-                _send(connection, _detached(reply))
+            for came in getattr(host, command)(*args):
+                _send(connection, _written(shelf, _several(came)))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             os._exit(0)
         except (CflagError, OSError) as error:  # what the parent explains to the user, such as a full disk
@@ -149,9 +171,25 @@ def _send(connection: Connection, what: Any) -> None:
     connection.send_bytes(buffer.getbuffer())
 
 
-def _detached(reply: Any) -> Any:
-    """Copy an answer's large tensors: they may be the learner's own, which the next client overwrites."""
-    if not isinstance(reply, Reply):
-        return reply
-    answer = {k: v.clone() if isinstance(v, Tensor) and v.nbytes > SMALL else v for k, v in reply.answer.items()}
-    return replace(reply, answer=answer)
+def _several(came: Any) -> list[Any]:
+    """Return replies that come together as they are, and one that comes by itself in a list."""
+    return came if isinstance(came, list) else [came]
+
+
+def _written(shelf: Shelf, replies: Sequence[Any]) -> tuple[tuple[int, int] | None, Sequence[Any]]:
+    """Return replies as they travel: a client's with its tensors on the shelf, others as they are."""
+    answered = [reply for reply in replies if isinstance(reply, Reply)]
+    if not answered:
+        return None, replies
+    board, placed = shelf.put([reply.answer for reply in answered])
+    notes = iter([_note(reply, answer) for reply, answer in zip(answered, placed, strict=True)])
+    return board, [None if reply is None else next(notes) for reply in replies]
+
+
+def _note(reply: Reply, placed: Placed) -> Noted:
+    return placed, reply.samples, reply.cost.current, reply.cost.memory, dict(reply.logs), reply.uses
+
+
+def _read(shelf: Shelf, board: tuple[int, int], noted: Noted) -> Reply:
+    placed, samples, current, memory, logs, uses = noted
+    return Reply(shelf.take(board, placed), samples, Cost(current, memory), logs, uses)

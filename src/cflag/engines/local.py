@@ -18,6 +18,7 @@ from torch import Tensor
 from cflag import process
 from cflag.account import Counts
 from cflag.conversation import Ask, Mean, Reply, Value
+from cflag.engines.deal import Deal
 from cflag.engines.engine import Engine, check_finite, rescaled
 from cflag.engines.host import NONE_LEFT, GlobalModel, Host, Whom
 from cflag.engines.lanes import HereLane, Lane, WorkerLane
@@ -42,6 +43,7 @@ class LocalEngine(Engine):
         self.stopped = stopped
         self.files: dict[int, Path] = {}
         self._lane_of: dict[int, int] = {}
+        self._deal = Deal(len(self.lanes))
 
     def ask(self, ask: Ask, server: Server, cohort: Sequence[int] | None = None) -> Mean:
         """Put a question to every client of a cohort; return the weighted mean of the answers, Σ p_i answer_i."""
@@ -56,6 +58,7 @@ class LocalEngine(Engine):
         for number, reply in replies:
             self.heard.append(number)
             self.account.add(number, reply)
+            self._deal.spent(number, reply.cost)
             mean.add(reply.answer, reply.samples / context.samples, number)
             heard += reply.samples
         return rescaled(mean.result(), context.samples, heard)
@@ -87,6 +90,7 @@ class LocalEngine(Engine):
             names.update(self._receive(k))
         self.files.update({number: folder / name for number, name in names.items()})
         self._lane_of.clear()  # what is saved any lane can load
+        self._deal.settle()
         return names
 
     def restore(self, folder: Path, names: Mapping[int, str]) -> None:
@@ -110,14 +114,13 @@ class LocalEngine(Engine):
 
     def _answers(self, numbers: Sequence[int], *args: Any) -> Iterator[tuple[int, Reply | None]]:
         """Yield (client, reply) in the order given, all lanes working at once."""
+        # A client that was asked since the last save stays where it is: its changes and its scratch are there.
+        self._lane_of |= self._deal.lanes([number for number in numbers if number not in self._lane_of])
+        lanes = [self._lane_of[number] for number in numbers]
         shares: list[list[Whom]] = [[] for _ in self.lanes]
-        lanes = []
-        for position, number in enumerate(numbers):
-            # A client that was asked since the last save stays where it is: its changes and its scratch are there.
-            lane = self._lane_of.setdefault(number, position % len(self.lanes))
+        for number, lane in zip(numbers, lanes, strict=True):
             shares[lane].append((number, self.files.get(number)))
-            lanes.append(lane)
-        self._send("answer", shares, *args)
+        self._send("answers", shares, *args)
         for number, lane in zip(numbers, lanes, strict=True):
             yield number, self._receive(lane)
 

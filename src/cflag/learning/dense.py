@@ -21,8 +21,10 @@ Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
 """The mean loss of outputs, and its slope at them."""
 Slopes = Callable[[Tensor], tuple[list[float], Tensor]]
 """The same for the outputs of several nets, (nets, n, outputs)."""
+SMALLEST = 400
+"""Multiplications in a matrix product below which torch's batched one sums in another order than its plain one."""
 ALIGNED = 16
-"""Rows begin at multiples of so many numbers, as a vector of its own does: kernels may sum by alignment."""
+"""What kernels read begins at multiples of so many numbers, as a tensor of its own does: some sum by where it is."""
 
 
 def cross_entropy_slope(masked: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,6 +46,26 @@ def cross_entropy_slopes(masked: Tensor, labels: Sequence[Tensor]) -> tuple[list
     return torch.stack([value for value, _ in losses]).tolist(), slopes
 
 
+def side_by_side(joined: Tensor, count: int) -> Tensor:
+    """Return `count` mini-batches, joined in one tensor, apart: each begins where a tensor of its own might."""
+    apart = joined.view(count, -1, *joined.shape[1:])
+    size = apart[0].numel()
+    if size % ALIGNED == 0:
+        return apart
+    rows = aligned_rows(count, apart[0])[:, :size]
+    rows.copy_(apart.flatten(1))
+    return rows.view(apart.shape)
+
+
+def _square(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a loss, and its slope, that sees every output: half the sum of squares."""
+    return outputs.square().sum() / 2, outputs
+
+
+def _squares(outputs: Tensor) -> tuple[list[float], Tensor]:
+    return [_square(own)[0].item() for own in outputs], outputs
+
+
 def aligned_rows(count: int, like: Tensor) -> Tensor:
     """Return so many rows for a vector each, beginning where a vector of its own might; they may be longer than it."""
     return like.new_empty(count, -(-like.numel() // ALIGNED) * ALIGNED)
@@ -52,9 +74,9 @@ def aligned_rows(count: int, like: Tensor) -> Tensor:
 class DenseNet:
     """Linear layers with ReLU between them, and the loss of what comes out."""
 
-    def __init__(self, layers: list[nn.Linear]) -> None:
+    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
         # Detached, so that no kernel looks for a graph; they still share the memory of the model's parameters.
-        self.layers = [(layer.weight.detach(), layer.bias.detach()) for layer in layers]
+        self.layers = [(weight.detach(), bias.detach()) for weight, bias in layers]
 
     @classmethod
     def of(cls, model: nn.Module) -> DenseNet | None:
@@ -67,11 +89,11 @@ class DenseNet:
         parameters = [p for layer in layers for p in (layer.weight, layer.bias)]
         plain = len(layers) + len(others) == len(modules) == 2 * len(layers) - 1
         trained = len({id(p) for p in parameters if p is not None and p.requires_grad}) == 2 * len(layers)
-        return cls(layers) if plain and trained else None
+        return cls([(layer.weight, layer.bias) for layer in layers]) if plain and trained else None
 
     def value_and_grad(self, x: Tensor, slope: Slope) -> tuple[float, Tensor]:
         """Return the mean loss and its gradient, flat in the model's order."""
-        outputs, inputs = self.outputs(x)
+        outputs, inputs = self.outputs(x if x.data_ptr() % (4 * ALIGNED) == 0 else x.clone())
         value, delta = slope(outputs)
         grads: list[Tensor] = []
         for k in range(len(self.layers) - 1, -1, -1):
@@ -79,6 +101,26 @@ class DenseNet:
             if k:
                 delta = relu_backward(delta.mm(self.layers[k][0]), inputs[k], 0)
         return value.item(), torch.cat(grads[::-1])
+
+    def stacks(self, samples: int, nets: int = 16) -> bool:
+        """Say whether mini-batches of this size have the same gradients, to the bit, together and alone.
+
+        Tried on random nets, as it depends on how a machine's kernels sum, and that on where in memory they read: with
+        16 nets every place is tried. Small products, for which torch has another kernel, may agree by chance.
+        """
+        if samples * min(weight.numel() for weight, _ in self.layers) < SMALLEST:
+            return False
+        draw, like = torch.Generator().manual_seed(0), self.layers[0][0]
+        width = sum(p.numel() for layer in self.layers for p in layer)
+        rows = aligned_rows(nets, like.new_empty(width))[:, :width]
+        rows.copy_(torch.randn(rows.shape, generator=draw) * 0.2)
+        x = torch.randn(nets, samples, like.shape[1], generator=draw).to(rows)
+        values, grads = self.values_and_grads(rows, side_by_side(x.flatten(0, 1), nets), _squares)
+        same = True
+        for k, layers in enumerate(zip(*(zip(w, b[:, 0], strict=True) for w, b in self._stacked(rows)), strict=True)):
+            value, grad = DenseNet(layers).value_and_grad(x[k], _square)
+            same = same and value == values[k] and torch.equal(grad, grads[k])
+        return same
 
     def values_and_grads(self, rows: Tensor, x: Tensor, slope: Slopes) -> tuple[list[float], Tensor]:
         """Return the losses and gradients of several nets, one row of parameters each, on (nets, n, ...) samples."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-from torch.nn import functional as F
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def distillation(outputs: Tensor, targets: Tensor, heads: list[Tensor], temperature: float) -> Tensor:
     """Return T² KL(teacher ‖ student) of softened answers, summed over the old heads' softmaxes."""
     losses = [
-        F.kl_div(
-            F.log_softmax(outputs[:, head] / temperature, dim=1),
-            F.log_softmax(targets[:, head] / temperature, dim=1),
+        torch.nn.functional.kl_div(
+            torch.nn.functional.log_softmax(outputs[:, head] / temperature, dim=1),
+            torch.nn.functional.log_softmax(targets[:, head] / temperature, dim=1),
             reduction="batchmean",
             log_target=True,
         )

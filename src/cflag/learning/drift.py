@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from cflag.data.options import ScheduleOptions
 from cflag.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KSWIN_LOOKS_AT = 100
 RECENT = 30

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
-from torch import Tensor
 
 from cflag.data.samples import Samples
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cflag.client import Client
     from cflag.learning.gradient_table import GradientTable
     from cflag.learning.learner import Loss
@@ -51,7 +52,7 @@ class Components:
             if self.order == "cyclic":
                 yield from range(len(self))
             elif self.order == "shuffled":
-                yield from (int(j) for j in rng.permutation(len(self)))
+                yield from rng.permutation(len(self)).tolist()
             else:
                 yield int(rng.integers(len(self)))
 
@@ -79,7 +80,7 @@ class Components:
 
     def mean(self, rows: Iterable[Tensor]) -> Tensor:
         """Return the weighted mean of a table's rows, the full gradient ∇g_i; a gradient by itself is its own mean."""
-        if isinstance(rows, Tensor):
+        if isinstance(rows, torch.Tensor):
             return rows
         mean = torch.zeros_like(self.client.params)
         for weight, row in zip(self.weights, rows, strict=True):
@@ -139,7 +140,7 @@ class Delayed(Estimator["GradientTable"]):
             yield v
 
 
-class Minibatch(Estimator[Tensor]):
+class Minibatch(Estimator["Tensor"]):
     """The plain mini-batch gradient ∇g_{i,j}(x_k), as in the paper's experiments."""
 
     def at_start(self) -> Tensor:

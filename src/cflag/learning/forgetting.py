@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from cflag.learning.rates import Overlap, RateRule
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cflag.conversation import Mean
     from cflag.server import Server
 

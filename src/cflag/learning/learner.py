@@ -17,7 +17,7 @@ from cflag.augmentations.base import Augment
 from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.errors import UserError
-from cflag.learning.dense import DenseNet, cross_entropy_slope, cross_entropy_slopes
+from cflag.learning.dense import DenseNet, cross_entropy_slope, cross_entropy_slopes, side_by_side
 from cflag.learning.own_loss import own_loss
 from cflag.models.trainable import HEAD, Joined, set_training
 from cflag.problems.base import Problem
@@ -186,10 +186,9 @@ class Learner:
         value = (loss or self.loss)(outputs, here)
         return value.item(), self._gradient(value)
 
-    @property
-    def stacks(self) -> bool:
-        """Whether the gradients of several clients can be computed together."""
-        return self._dense is not None
+    def stacks(self, samples: int | None = None) -> bool:
+        """Say whether gradients of several clients can be computed together; with the same bits for so many samples."""
+        return self._dense is not None and (samples is None or self._dense.stacks(samples))
 
     def values_and_grads(
         self, rows: Tensor, samples: Sequence[Samples], closed: Sequence[Tensor | None]
@@ -197,8 +196,7 @@ class Learner:
         """Return what `value_and_grad` does for several clients: their parameters, mini-batches and closed outputs."""
         assert self._dense is not None
         here = [batch.to(self.device) for batch in samples]
-        x = self._input(torch.cat([batch.x for batch in here]))
-        x = x.view(len(here), -1, *x.shape[1:])
+        x = side_by_side(self._input(torch.cat([batch.x for batch in here])), len(here))
         values, grads = self._dense.values_and_grads(rows, x, lambda out: self._stacked_slopes(out, here, closed))
         return list(zip(values, grads.unbind(0), strict=True))
 

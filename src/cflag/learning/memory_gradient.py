@@ -10,11 +10,12 @@ from itertools import chain, count, repeat
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from cflag.conversation import Answer, Mean
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cflag.client import Client
     from cflag.data.samples import Samples
 

@@ -6,10 +6,12 @@ rarely do not return with stale moments. Where a method shares moments (C-FLAG-S
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Optimizer(Protocol):

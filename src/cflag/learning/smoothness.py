@@ -10,9 +10,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cflag.client import Client
     from cflag.conversation import Answer, Mean
     from cflag.learning.estimators import Components, Estimator

@@ -8,8 +8,8 @@ waits, and the next one goes on; when all wait, their gradients are computed tog
 a gradient is asked for deep inside a method (`direction`, an estimator, a table), and generators would make one of
 every function on the way there, users' own included.
 
-Stacks change no number. Only gradients of the same shape go together, as padding would change sums; the first time a
-shape comes up, stacked and looped gradients are compared bit for bit, and where they differ that shape stays looped.
+Stacks change no number. Only gradients of the same shape go together, as padding would change sums; when a shape first
+comes up, stacked and looped gradients are compared bit for bit, and where they differ that shape stays looped.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Stack:
     def __init__(self, learner: Learner, size: int) -> None:
         self._learner = learner
         self._width = learner.params.numel()
-        self.size = max(1, min(size, NUMBERS // self._width)) if learner.stacks else 1
+        self.size = max(1, min(size, NUMBERS // self._width)) if learner.stacks() else 1
         self._rows = aligned_rows(self.size if self.size > 1 else 0, learner.params)
         self._good: dict[tuple[int, ...], bool] = {}
         """Which shapes of mini-batches have the same gradients to the bit in a stack and by themselves."""
@@ -143,19 +143,20 @@ class Stack:
 
     def _gradients(self, shape: tuple[int, ...], group: Mapping[int, Samples]) -> dict[int, Any]:
         """Return the gradients of clients on mini-batches of one shape: stacked, where that changes no bit."""
-        if len(group) <= 1 or not self._good.get(shape, True):
+        if len(group) <= 1 or not self._same_bits(shape):
             return self._looped(group)
         seats = list(group)
         together = seats[-1] - seats[0] + 1 == len(seats)
         rows = self._rows[seats[0] : seats[-1] + 1] if together else self._rows[seats]
         closed = [self._taken[k].closed for k in seats]
         gradients = self._learner.values_and_grads(rows[:, : self._width], list(group.values()), closed)
-        stacked = dict(zip(seats, gradients, strict=True))
-        if shape in self._good:
-            return stacked
-        looped = self._looped(group)
-        self._good[shape] = all(_same(stacked[k], looped[k]) for k in seats)
-        return looped
+        return dict(zip(seats, gradients, strict=True))
+
+    def _same_bits(self, shape: tuple[int, ...]) -> bool:
+        """Say whether mini-batches of a shape may be stacked; tried when it first comes up."""
+        if shape not in self._good:
+            self._good[shape] = self._learner.stacks(shape[0])
+        return self._good[shape]
 
     def _looped(self, group: Mapping[int, Samples]) -> dict[int, Gradient]:
         """Return the gradients one by one."""
@@ -166,11 +167,6 @@ def _set_grad(enabled: bool) -> None:
     """Switch autograd on or off where it is not so already: asking takes a fraction of the time."""
     if torch.is_grad_enabled() != enabled:
         torch.set_grad_enabled(enabled)
-
-
-def _same(one: Gradient, other: Gradient) -> bool:
-    """Whether two gradients, and their losses, are the same to the bit; what is not a number is not."""
-    return one[0] == other[0] and torch.equal(one[1], other[1])
 
 
 def _started(job: Callable[[], T]) -> Callable[[None], T]:

@@ -10,38 +10,28 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from cflag.data.samples import Samples
 from cflag.learning.distillation import distillation
 from cflag.learning.learner import Learner
 from cflag.learning.optimizers import Adam
+from cflag.learning.options import SynthesisOptions
 from cflag.models.generator import NOISE, Generator
 from cflag.models.trainable import set_training
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TEMPERATURE = 2.0
 """How soft the answers are from which the student learns."""
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
-
-@dataclass(frozen=True)
-class SynthesisOptions:
-    """How many samples are made, in which batches, how long, and what the generator minds."""
-
-    samples: int = 256
-    batch: int = 64
-    generator_steps: int = 30
-    generator_lr: float = 0.01
-    student_steps: int = 20
-    student_lr: float = 0.002
-    bn: float = 1.0
-    adversarial: float = 1.0
 
 
 class Workshop:
@@ -88,7 +78,7 @@ class Workshop:
         inputs = self.learner.inputs(x)
         outputs, gap = outputs_and_gap(self.learner.model, inputs)
         teacher, student = (self.heads.mask(o, self.task_of[y], self.tasks) for o in (outputs, self.student(inputs)))
-        wrong = F.cross_entropy(teacher, y.to(teacher.device))
+        wrong = torch.nn.functional.cross_entropy(teacher, y.to(teacher.device))
         return {"classification": wrong, "bn": gap, "disagreement": disagreement(teacher, student)}
 
     def total(self, classification: Tensor, bn: Tensor, disagreement: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from cflag.data.schedules.base import own_rounds, total_rounds
 from cflag.errors import InterruptedRunError, UserError
 from cflag.loggers.base import Logger, State, Status
 from cflag.problems.score import ACCURACY, Score
+from cflag.results import drawing
 from cflag.results.display import Display, Quiet
 from cflag.results.folder import RunFolder
 
@@ -69,6 +70,8 @@ def attached(display: Display, config: Config, folder: RunFolder) -> Iterator[Di
     status: Status = "FAILED"
     try:
         yield shown
+        if loggers:
+            drawing.wait()  # they take the figures along
         status = "FINISHED"
     except BaseException as error:
         status = _status(error)

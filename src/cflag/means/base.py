@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor
 
 from cflag.conversation import Answer, Mean, Value
 from cflag.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHUNK = 2**20
 """Numbers, over all clients, that coordinate-wise work takes in hand at a time."""
@@ -151,12 +153,12 @@ class RobustMean(AnswerMean):
 
     def _combined(self, values: Sequence[Value], weights: Sequence[float]) -> Value:
         first = values[0]
-        if not isinstance(first, Tensor):
+        if not isinstance(first, torch.Tensor):
             rows = [torch.tensor([value], dtype=torch.float64) for value in values]
             return float(self.combine(rows, weights))
         if not first.numel():
             return first.clone()
-        rows = [value.reshape(-1) for value in values if isinstance(value, Tensor)]
+        rows = [value.reshape(-1) for value in values if isinstance(value, torch.Tensor)]
         return self.combine(rows, weights).to(first.dtype).reshape(first.shape)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+import torch
 
 from cflag.conversation import Answer, Mean, shapes
 from cflag.errors import CflagError
@@ -35,7 +35,7 @@ class RunningMean(AnswerMean):
                 f"client {number} answered {shapes(answer)} where client {self.first} answered {shapes(self.total)}"
             )
         for name, value in answer.items():
-            if isinstance(value, Tensor):
+            if isinstance(value, torch.Tensor):
                 self.total[name].add_(value, alpha=weight)
             else:
                 self.total[name] += weight * value

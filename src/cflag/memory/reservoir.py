@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
-from torch import Tensor
 
 from cflag.data.samples import Samples
 from cflag.memory.base import Memory, MemoryOptions
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @register("memory", "reservoir", "a uniform sample of all that was ever seen")

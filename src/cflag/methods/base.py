@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from torch import Tensor
-
 from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
 from cflag.diagnostics import Figure, Record
@@ -18,6 +16,8 @@ from cflag.learning.optimizers import make_optimizer
 from cflag.methods.space import Rate, SearchSpace
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cflag.client import Client
     from cflag.learning.learner import Learner
     from cflag.server import Server

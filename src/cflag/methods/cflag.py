@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Mean
 from cflag.diagnostics import Record
 from cflag.learning import forgetting
@@ -28,7 +26,12 @@ from cflag.learning.smoothness import Smoothness
 from cflag.methods.base import LocalOptions, Method
 from cflag.methods.space import Over, Rate, SearchSpace, Times
 from cflag.registry import register
-from cflag.server import Server
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.client import Client
+    from cflag.server import Server
 
 
 @register("method", "cflag")

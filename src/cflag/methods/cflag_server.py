@@ -7,9 +7,7 @@ Clients take Algorithm 1's steps with the plain rates. Where their mean agrees w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cflag.conversation import Ask, Conversation, Mean
 from cflag.errors import UserError
@@ -18,7 +16,11 @@ from cflag.learning.rates import CFlagSettings, Overlap
 from cflag.methods.cflag import CFlag
 from cflag.methods.space import SearchSpace
 from cflag.registry import register
-from cflag.server import Server
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.server import Server
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from torch import Tensor
+import torch
 
-from cflag.client import Client
 from cflag.conversation import Answer, Mean
 from cflag.learning.estimators import ESTIMATORS, Components, Delayed, Minibatch
 from cflag.learning.memory_gradient import by_samples, over_all_samples
 from cflag.learning.rates import CFlagSettings
 from cflag.methods.cflag import CFlag
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.client import Client
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class CFlagSgd(CFlag):
     def memories(self, client: Client) -> Answer:
         """m_i, ready for a mean over memory samples."""
         answer = super().memories(client)
-        if isinstance(m := answer.get("m"), Tensor) and self.settings.weights == "memory":
+        if isinstance(m := answer.get("m"), torch.Tensor) and self.settings.weights == "memory":
             answer |= by_samples(client, m)
         return answer
 

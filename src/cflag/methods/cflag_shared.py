@@ -14,11 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from torch import Tensor
-
-from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation
 from cflag.data.samples import Samples
 from cflag.errors import UserError
@@ -29,7 +26,12 @@ from cflag.learning.optimizers import Adam
 from cflag.methods.base import Method, require_positive
 from cflag.methods.space import Around, Rate, SearchSpace
 from cflag.registry import register
-from cflag.server import Server
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.client import Client
+    from cflag.server import Server
 
 
 @dataclass(frozen=True)

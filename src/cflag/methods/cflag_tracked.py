@@ -19,11 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from torch import Tensor
-
-from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation
 from cflag.data.samples import Samples
 from cflag.errors import UserError
@@ -32,7 +29,12 @@ from cflag.learning.observed import RATES_FIGURE
 from cflag.methods.base import FedAvg, require_positive
 from cflag.methods.space import Around, Rate, SearchSpace
 from cflag.registry import register
-from cflag.server import Server
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.client import Client
+    from cflag.server import Server
 
 
 @dataclass(frozen=True)

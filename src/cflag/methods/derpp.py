@@ -9,17 +9,20 @@ only for outputs that were open then, since heads appended later must stay free.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from cflag.client import Client
 from cflag.conversation import Answer
 from cflag.data.samples import Samples
 from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
 from cflag.methods.space import Around, SearchSpace
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.client import Client
 
 
 @dataclass(frozen=True)

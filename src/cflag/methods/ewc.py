@@ -10,19 +10,22 @@ a large Fisher the plain step overshoots and diverges, this one does not, howeve
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
 
-from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
 from cflag.methods.space import Around, SearchSpace
 from cflag.registry import register
-from cflag.server import Server
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.client import Client
+    from cflag.server import Server
 
 
 @dataclass(frozen=True)

@@ -13,23 +13,25 @@ to distil. The teacher's parameters travel with each round and are counted.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
 from cflag.errors import UserError
-from cflag.learning.learner import Learner
 from cflag.memory.ring import balanced, rings
 from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
 from cflag.methods.space import Around, SearchSpace
 from cflag.methods.taught import Taught
 from cflag.registry import register
-from cflag.server import Server
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.client import Client
+    from cflag.learning.learner import Learner
+    from cflag.server import Server
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Icarl(Taught):
     def before_eval(self, server: Server) -> Conversation:
         """Form the mean of each class from all clients' exemplars; a class without any has a row of zeros."""
         mean = yield Ask(self.class_sums)
-        server.state["means"] = F.normalize(mean.sums)
+        server.state["means"] = torch.nn.functional.normalize(mean.sums)
 
     def class_sums(self, client: Client) -> Answer:
         """Sum the features of each class's exemplars, or of its samples as long as there are none.
@@ -108,7 +110,7 @@ class Icarl(Taught):
         if known is None or not (known.task == client.task).any():
             known = joined(known, client.data)
         features = normalised_features(client, known)
-        members = F.one_hot(known.y.to(features.device), client.heads.own.shape[1]).to(features.dtype)
+        members = torch.nn.functional.one_hot(known.y.to(features.device), client.heads.own.shape[1]).to(features.dtype)
         return {"sums": members.T @ features / client.size}
 
     def eval_payload(self, server: Server) -> dict[str, Value | None]:
@@ -134,7 +136,7 @@ def joined(past: Samples | None, fresh: Samples) -> Samples:
 
 def normalised_features(model: Client | Learner, samples: Samples) -> Tensor:
     """Return the model's features of samples, each of length one."""
-    return F.normalize(model.features(samples))
+    return torch.nn.functional.normalize(model.features(samples))
 
 
 def nearness(features: Tensor, means: Tensor) -> Tensor:
@@ -166,8 +168,9 @@ def herd(features: Tensor, count: int) -> Tensor:
 
 def sigmoid_loss(outputs: Tensor, samples: Samples, own: Tensor, old: Tensor, strength: float) -> Tensor:
     """Return the binary cross entropy, averaged over samples: Σ over own classes + strength · Σ over old ones."""
-    targets = F.one_hot(samples.y, len(own)).to(outputs.dtype)
+    targets = torch.nn.functional.one_hot(samples.y, len(own)).to(outputs.dtype)
     if samples.logits is not None:
         targets = torch.where(old, samples.logits.sigmoid(), targets)
     weights = own + strength * old
-    return F.binary_cross_entropy_with_logits(outputs, targets, weights, reduction="sum") / len(outputs)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets, weights, reduction="sum")
+    return loss / len(outputs)

@@ -7,14 +7,17 @@ tasks so far as the other methods make over the current one, so it takes more st
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from cflag.client import Client
 from cflag.conversation import Answer
 from cflag.data.samples import Samples
 from cflag.learning.estimators import Components
 from cflag.methods.base import FedAvg
 from cflag.registry import register
-from cflag.server import Server
+
+if TYPE_CHECKING:
+    from cflag.client import Client
+    from cflag.server import Server
 
 
 @register("method", "joint")

@@ -10,17 +10,19 @@ class would teach the old heads to be silent. The teacher's parameters travel wi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
-
-from cflag.client import Client
 from cflag.data.samples import Samples
 from cflag.learning.distillation import distillation
 from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
 from cflag.methods.space import Around, SearchSpace
 from cflag.methods.taught import Taught
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.client import Client
 
 
 @dataclass(frozen=True)

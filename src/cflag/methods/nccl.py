@@ -9,17 +9,19 @@ has one learner; here each client adapts by its own memory, and FedAvg averages 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
-
-from cflag.client import Client
 from cflag.data.samples import Samples
 from cflag.errors import UserError
 from cflag.learning.rates import Overlap, RateRule
 from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
 from cflag.methods.space import Over, SearchSpace, Times
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.client import Client
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-from torch.nn import functional as F
+from typing import TYPE_CHECKING
+
+import torch
 
 from cflag.methods.sums import Sums, class_means
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @register("method", "ncm", "nearest class mean: no training, one question a task")
@@ -15,7 +19,7 @@ class Ncm(Sums):
 
     def prepared(self, x: Tensor) -> Tensor:
         """Return features of length one."""
-        return F.normalize(x)
+        return torch.nn.functional.normalize(x)
 
     def classifier(self, counts: Tensor, sums: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
         """−‖x − μ‖² = 2⟨x, μ⟩ − ‖μ‖² − ‖x‖², whose last term is the same for all classes."""

@@ -6,14 +6,16 @@ the clients. The original draws from one memory; here each client has its own, a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from cflag.client import Client
 from cflag.data.samples import Samples
 from cflag.methods.base import FedAvg
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.client import Client
 
 
 @register("method", "replay")

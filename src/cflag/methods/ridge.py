@@ -6,16 +6,19 @@ On one-hot labels, or on the numbers of a regression.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor
 
-from cflag.client import Client
 from cflag.methods.base import require_positive
 from cflag.methods.space import Around, SearchSpace
 from cflag.methods.sums import Sums
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.client import Client
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,17 @@ The original updates its covariance sample by sample; sums over a task's samples
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor
 
 from cflag.errors import UserError
 from cflag.methods.space import SearchSpace
 from cflag.methods.sums import Sums, class_means
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,20 @@ drift, and nothing is forgotten. Features are what the model's last dense layer 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
-from cflag.learning.learner import Learner
 from cflag.methods.base import Method
-from cflag.server import Server
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.client import Client
+    from cflag.learning.learner import Learner
+    from cflag.server import Server
 
 
 class Sums(Method, ABC):
@@ -59,7 +61,7 @@ class Sums(Method, ABC):
 
     def wanted(self, client: Client, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what each output should answer for a client's samples, and how many samples speak for it."""
-        members = F.one_hot(client.data.y.to(x.device), client.heads.own.shape[1]).to(x.dtype)
+        members = torch.nn.functional.one_hot(client.data.y.to(x.device), client.heads.own.shape[1]).to(x.dtype)
         return members, members.sum(0)
 
     def round(self, server: Server) -> Conversation:

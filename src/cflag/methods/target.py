@@ -14,23 +14,26 @@ shows in the seconds; the gradients counted are the clients'.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from cflag.client import Client
 from cflag.conversation import Answer, Ask, Conversation
 from cflag.data.samples import Samples
 from cflag.diagnostics import Figure, Series
 from cflag.errors import UserError
 from cflag.learning.distillation import distillation
-from cflag.learning.synthesis import SynthesisOptions, Workshop
+from cflag.learning.options import SynthesisOptions
 from cflag.methods.base import FedAvg, FedAvgSettings, require_positive
 from cflag.methods.space import Around, SearchSpace
 from cflag.registry import register
-from cflag.server import Server
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cflag.client import Client
+    from cflag.server import Server
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class Target(FedAvg):
 
     def synthesise(self, server: Server) -> Samples:
         """Return raw samples of the old tasks with the global model's logits; log how well it went."""
+        from cflag.learning.synthesis import Workshop  # networks, which reading a config does not need
+
         learner = server.learner
         learner.load(server.params, server.buffers)
         with torch.random.fork_rng(devices=[]):

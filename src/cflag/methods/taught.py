@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cflag.conversation import Conversation, Value
 from cflag.methods.base import FedAvg
-from cflag.server import Server
+
+if TYPE_CHECKING:
+    from cflag.server import Server
 
 
 class Taught(FedAvg):

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import gcd
-from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """What a user may choose about a built-in model; width 0 means the model's usual one."""
-
-    width: int = 0
-    norm: Literal["group", "batch", "none"] = "group"
-    stem: Literal["3x3", "7x7"] = "3x3"
+from cflag.models.options import ModelOptions
 
 
 def norm_layer(norm: str, channels: int, dims: int = 2) -> nn.Module:

@@ -9,15 +9,18 @@ import inspect
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
 
 from cflag import registry
 from cflag.errors import UserError
 from cflag.files import checksum
 
-Maker = Callable[[tuple[int, ...], int, Any], nn.Module]
+if TYPE_CHECKING:
+    from torch import nn
+
+Maker = Callable[[tuple[int, ...], int, Any], "nn.Module"]
 
 
 def is_reference(name: str) -> bool:
@@ -69,12 +72,12 @@ def _load(name: str) -> Any:
 
 
 def _is_network(thing: Any) -> bool:
-    return isinstance(thing, type) and issubclass(thing, nn.Module) and not thing.__module__.startswith("torch.")
+    return isinstance(thing, type) and issubclass(thing, torch.nn.Module) and not thing.__module__.startswith("torch.")
 
 
 def maker_of(thing: Any, name: str) -> Maker:
     """Return a class or function as the maker of a model, whichever of the two ways it is called in."""
-    if not callable(thing) or isinstance(thing, nn.Module):
+    if not callable(thing) or isinstance(thing, torch.nn.Module):
         raise UserError(f"model = '{name}' must be a class or a function that makes an nn.Module, not {thing!r:.60}")
     try:
         signature = inspect.signature(thing)
@@ -93,7 +96,7 @@ def maker_of(thing: Any, name: str) -> Maker:
             raise
         except Exception as error:
             raise UserError(f"model = '{name}' cannot be made: {type(error).__name__}: {error}") from error
-        if not isinstance(made, nn.Module):
+        if not isinstance(made, torch.nn.Module):
             raise UserError(f"model = '{name}' makes {made!r:.60}, which is no nn.Module")
         return made
 

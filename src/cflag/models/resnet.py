@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from cflag.errors import UserError
-from cflag.models.layers import ModelOptions, TrimmedConv2d, norm_layer
+from cflag.models.layers import TrimmedConv2d, norm_layer
+from cflag.models.options import ModelOptions
 from cflag.registry import register
 
 

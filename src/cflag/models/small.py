@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cflag.errors import UserError
-from cflag.models.layers import ModelOptions, channels_last, norm_layer
+from cflag.models.layers import channels_last, norm_layer
+from cflag.models.options import ModelOptions
 from cflag.registry import register
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from cflag.config import Config, load_raw, merge, resolve
 from cflag.errors import UserError, unknown
-from cflag.jobs import Job
-from cflag.paper.prices import PriceList
 from cflag.paper.scales import PROTOCOL, SCALES
 from cflag.paper.variants import PAPERS_OWN, VARIANTS, Variant
-from cflag.pricing import Budget, equal_cost
+
+if TYPE_CHECKING:
+    from cflag.jobs import Job
+    from cflag.pricing import Budget
 
 IID, NON_IID = 1e5, 0.1
 DATA_SETS = ("cifar10", "cifar100", "tiny-imagenet")
@@ -87,6 +88,9 @@ class Cell:
         configs = {variant.name: self._config(raw, variant, scale) for variant in self.variants(scale)}
         if self.budget == "rounds":
             return configs
+        from cflag.paper.prices import PriceList  # runs a round of each, which takes torch
+        from cflag.pricing import equal_cost
+
         payer = {self.payer: self._config(raw, VARIANTS[self.payer], scale)}
         paying = {name: config for name, config in configs.items() if not VARIANTS[name].rounds}
         equal = equal_cost(payer | paying, self.budget, PriceList(out))
@@ -100,6 +104,8 @@ class Cell:
 
     def jobs(self, scale: str, seeds: Sequence[int], out: Path) -> dict[str, list[Job]]:
         """Return each row's runs, one per seed, in folders named after their settings."""
+        from cflag.jobs import Job
+
         usual = resolve(self._without(*LENGTH).raw(scale)).rounds
         parts, jobs = self._telling(scale), {}
         for name, config in self.configs(scale, out).items():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cflag.paper.cells import IID, NON_IID, Campaign, Cell
 from cflag.paper.studies import RATES_SEED, ends
-from cflag.pricing import Budget
+
+if TYPE_CHECKING:
+    from cflag.pricing import Budget
 
 RATES = (0.005, 0.015, 0.05, 0.15, 0.5, 1.5)
 """The rates of SGD that every method may choose from."""

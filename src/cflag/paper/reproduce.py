@@ -12,7 +12,7 @@ from cflag.config import Config
 from cflag.errors import CflagError
 from cflag.experiment import Experiment
 from cflag.jobs import Job, prepare, run_all
-from cflag.learning.synthesis import SynthesisOptions
+from cflag.learning.options import SynthesisOptions
 from cflag.loggers.attach import require_loggers
 from cflag.pricing import price, stand_in
 from cflag.process import one_thread, peak_mb

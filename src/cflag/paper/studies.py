@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cflag.paper.cells import DATA_SETS, IID, NON_IID, Campaign, Cell
 from cflag.paper.variants import CLASS_ROWS, PAPERS_OWN, PARTS, SHARED_PARTS, TASK_ROWS
-from cflag.pricing import Budget
+
+if TYPE_CHECKING:
+    from cflag.pricing import Budget
 
 RATES = (3e-4, 1e-3, 3e-3)
 """The Adam rates that every method may choose from."""

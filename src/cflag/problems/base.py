@@ -9,15 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from cflag import registry
 from cflag.errors import DataError, UserError
 from cflag.problems.score import Score
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Table = NDArray[np.float64]
 

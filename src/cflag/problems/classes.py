@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional as F
 
 from cflag.errors import DataError
 from cflag.problems.base import Problem, Table, ratio, whole_classes
 from cflag.problems.score import ACCURACY, Score
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @register("problem", "classes", "one class per sample: cross entropy, accuracy")
@@ -42,11 +44,11 @@ class Classes(Problem):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the cross entropy over the open outputs."""
-        return F.cross_entropy(outputs, y, reduction="none")
+        return torch.nn.functional.cross_entropy(outputs, y, reduction="none")
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return its mean, as torch sums it."""
-        return F.cross_entropy(outputs, y)
+        return torch.nn.functional.cross_entropy(outputs, y)
 
     def sums(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Count right answers."""

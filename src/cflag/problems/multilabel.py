@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional as F
 
 from cflag.errors import DataError
 from cflag.problems.base import Problem, Table, ratio
 from cflag.problems.score import Score
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 F1 = Score("f1", "F1", "F1", "%", 100.0, 1, bounds=(0.0, 1.0))
 EXACT = Score("exact", "exact", "share of samples with all labels right", "%", 100.0, 1, bounds=(0.0, 1.0))
@@ -51,7 +52,7 @@ class MultiLabel(Problem):
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the binary cross entropy, its mean over a sample's open outputs."""
         open_ = ~outputs.isneginf()
-        each = F.binary_cross_entropy_with_logits(
+        each = torch.nn.functional.binary_cross_entropy_with_logits(
             torch.where(open_, outputs, 0.0), y.to(outputs.dtype), open_.to(outputs.dtype), reduction="none"
         )
         return each.sum(1) / open_.sum(1).clamp(min=1)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from cflag.errors import DataError
 from cflag.problems.base import Problem, Table, ratio
 from cflag.problems.score import Score
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 R2 = Score("r2", "R²", "R²")
 MAE = Score("mae", "MAE", "mean absolute error", higher=False)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional as F
 
 from cflag.errors import DataError
 from cflag.problems.base import Problem, Table, ratio, whole_classes
 from cflag.problems.score import Score
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PADDING = -100
 """The label of a step that is none; torch's own `ignore_index`."""
@@ -53,7 +54,7 @@ class SequenceLabels(Problem):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the cross entropy, its mean over a sample's steps; none is nothing."""
-        each = F.cross_entropy(*self.pair(outputs, y), ignore_index=PADDING, reduction="none")
+        each = torch.nn.functional.cross_entropy(*self.pair(outputs, y), ignore_index=PADDING, reduction="none")
         return each.sum(1) / (y != PADDING).sum(1).clamp(min=1)
 
     def pair(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

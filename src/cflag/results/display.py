@@ -271,6 +271,12 @@ def shown_rows(count: int, together: bool) -> list[int]:
 
 def show_results(console: Console, results: Sequence[Result]) -> None:
     """Print matrices (of single runs), the summary, and where everything was written."""
+    show_tables(console, results)
+    show_files(console, results)
+
+
+def show_tables(console: Console, results: Sequence[Result]) -> None:
+    """Print matrices (of single runs) and the summary."""
     methods = [r.method for r in results]
     for result in results:
         if methods.count(result.method) == 1:
@@ -280,6 +286,10 @@ def show_results(console: Console, results: Sequence[Result]) -> None:
         known = any(result.measures.get("clients") for result in results)
         whose = "each client's own moment of leaving a task" if known else "the moment when the last client left a task"
         console.print(f"Forget, learn: from {whose}\nrounds: of the whole run", highlight=False)
+
+
+def show_files(console: Console, results: Sequence[Result]) -> None:
+    """Print where everything was written, and who was missing."""
     for result in results:
         if result.folder is not None:
             console.print(f"{result.method} (seed {result.seed}):", highlight=False)

@@ -48,6 +48,7 @@ from cflag.files import (
     write_atomically,
 )  # fmt: skip
 from cflag.results.digests import check_ending, write_digests
+from cflag.results.drawing import FOLDER, draw, draw_run
 from cflag.results.generations import Generations
 from cflag.results.metrics import chained
 from cflag.results.result import Result
@@ -251,15 +252,18 @@ class RunFolder:
             raise DamagedError(f"{self.metrics} is damaged: not the lines that its checkpoint counts; {WHAT_TO_DO}")
 
     def finish(self, result: Result, model: dict[str, Any]) -> None:
-        """Write the model, the figures, the checksums and, last of all, the result."""
-        from cflag.results.figures import write_figures
-
+        """Write the model, the figures, the checksums and, last of all, the result; figures drawn beside come later."""
         self.generations.keep_newest()
         save_state(self.path / "model.safetensors", model)
-        write_figures(result, self.path / "figures")
+        draw(draw_run, result, self.path)
         content = json_lines(result.to_dict())
         write_digests(self.path, self.name, content)
         write_atomically(self.path / "result.json", content)
+
+    def draw_missing(self, result: Result) -> None:
+        """Draw the figures of a finished run that was killed while they were drawn beside it."""
+        if not (self.path / FOLDER).exists():
+            draw(draw_run, result, self.path)
 
     def result(self) -> Result:
         """Return the result of a finished run whose files are all as they were written."""

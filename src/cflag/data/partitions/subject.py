@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from torch import Tensor
 
 from cflag.data.partitions.base import Deal, Dealt, Half, Indices
 from cflag.errors import UserError
 from cflag.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @register("partition", "subject", "whole people go to clients in turn; for a source that knows its people, such as har")

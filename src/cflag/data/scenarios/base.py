@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from cflag.data.options import BenchmarkOptions
 from cflag.data.source import Source
 from cflag.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def _unchanged(x: Tensor) -> Tensor:

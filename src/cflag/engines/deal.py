@@ -1,0 +1,42 @@
+"""Who goes to which worker: the heaviest first, each to the one that has the least to do.
+
+A client's weight is what it spent in the last round it took part in, in gradient evaluations: numbers that are the same
+on every machine, unlike times. One that was never asked is taken to cost what the others do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from cflag.conversation import Cost
+
+
+class Deal:
+    """Deals clients to lanes."""
+
+    def __init__(self, lanes: int) -> None:
+        self._lanes = lanes
+        self._last: dict[int, int] = {}
+        """What each client spent in its last round."""
+        self._now: dict[int, int] = {}
+
+    def spent(self, number: int, cost: Cost) -> None:
+        """Note what a client spent on a question."""
+        self._now[number] = self._now.get(number, 0) + cost.current + cost.memory
+
+    def settle(self) -> None:
+        """A round is over."""
+        self._last |= self._now
+        self._now = {}
+
+    def lanes(self, numbers: Sequence[int]) -> Mapping[int, int]:
+        """Return the lane of each client; where all cost the same they are dealt in turn."""
+        usual = fmean(self._last.values()) if self._last else 1.0
+        costs = {number: self._last.get(number, usual) for number in numbers}
+        loads, lane_of = [0.0] * self._lanes, {}
+        for number in sorted(numbers, key=costs.__getitem__, reverse=True):
+            lane = loads.index(min(loads))
+            lane_of[number] = lane
+            loads[lane] += costs[number]
+        return lane_of

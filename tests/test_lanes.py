@@ -1,0 +1,100 @@
+"""The ways to workers: who goes where, and the shared memory that answers come back through."""
+
+from __future__ import annotations
+
+import threading
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cflag.conversation import Cost
+from cflag.engines import shelf as shelves
+from cflag.engines.deal import Deal
+from cflag.engines.shelf import Shelf
+
+
+def test_clients_are_dealt_by_what_they_spent_the_heaviest_first() -> None:
+    """By hand, on two lanes: 7 | 5, then 4 to the second (9), 3 to the first (10), 1 to the second (10)."""
+    deal = Deal(2)
+    assert deal.lanes([3, 4, 5, 6, 7]) == {3: 0, 4: 1, 5: 0, 6: 1, 7: 0}  # nothing is known yet: in turn
+    for number, cost in {3: 5, 4: 3, 5: 7, 6: 1, 7: 2}.items():
+        deal.spent(number, Cost(cost, 0))
+    deal.spent(7, Cost(1, 1))
+    deal.settle()
+    assert deal.lanes([3, 4, 5, 6, 7]) == {5: 0, 3: 1, 7: 1, 4: 0, 6: 1}
+    assert deal.lanes([3, 8]) == {3: 0, 8: 1}  # a new one counts as the mean, 4
+    assert deal.lanes([6, 8]) == {8: 0, 6: 1}
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 3))
+def test_no_deal_takes_longer_than_four_thirds_of_the_best(costs: list[int], lanes: int) -> None:
+    """Graham's bound, against the best of all deals."""
+    deal = Deal(lanes)
+    for number, cost in enumerate(costs):
+        deal.spent(number, Cost(0, cost))
+    deal.settle()
+    lane_of = deal.lanes(range(len(costs)))
+
+    def longest(dealt: tuple[int, ...]) -> int:
+        return max(sum(cost for cost, at in zip(costs, dealt, strict=True) if at == lane) for lane in range(lanes))
+
+    best = min(longest(dealt) for dealt in product(range(lanes), repeat=len(costs)))
+    assert longest(tuple(lane_of[number] for number in range(len(costs)))) <= 4 / 3 * best
+
+
+def answers(*values: float) -> list[dict[str, Tensor | float]]:
+    return [{"delta": torch.full((5, 3), value), "none": torch.zeros(0), "alpha": value} for value in values]
+
+
+def test_what_lies_on_a_board_is_what_was_put_there() -> None:
+    shelf = Shelf()
+    odd: dict[str, Tensor | float] = {
+        "a": torch.arange(7),
+        "b": torch.eye(3).t()[1:],
+        "c": torch.tensor(2.5, dtype=torch.float64),
+        "d": 1,
+    }
+    board, placed = shelf.put([*answers(1, 2), odd])
+    one, two, three = (shelf.take(board, place) for place in placed)
+    assert torch.equal(one["delta"], torch.ones(5, 3))  # type: ignore[arg-type]
+    assert two["alpha"] == 2
+    assert two["none"].shape == (0,)  # type: ignore[union-attr]
+    for name, value in odd.items():
+        assert torch.equal(torch.as_tensor(three[name]), torch.as_tensor(value))
+        assert torch.as_tensor(three[name]).dtype == torch.as_tensor(value).dtype
+    shelf.close()
+
+
+def test_boards_are_used_again_once_they_are_read() -> None:
+    shelf = Shelf()
+    first, _ = shelf.put(answers(1))
+    second, placed = shelf.put(answers(2))
+    assert first != second
+    shelf.give_back(first)
+    third, _ = shelf.put(answers(3))
+    assert third == first
+    assert torch.equal(shelf.take(second, placed[0])["delta"], torch.full((5, 3), 2.0))  # type: ignore[arg-type]
+    larger, _ = shelf.put([{"x": torch.zeros(10**6)}])
+    assert larger not in (first, second)
+    shelf.close()
+
+
+def test_a_worker_that_is_far_ahead_waits_until_something_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelves, "ROOM", 0)
+    shelf = Shelf()
+    first, _ = shelf.put(answers(1))
+    shelf.put(answers(2))  # two it may always have
+    got: list[tuple[int, int]] = []
+    waiting = threading.Thread(target=lambda: got.append(shelf.put(answers(3))[0]))
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    shelf.give_back(first)
+    waiting.join(10)
+    assert got == [first]
+    shelf.close()
