@@ -90,6 +90,7 @@ def carry(experiment: Experiment, folder: RunFolder, display: Display) -> Result
 def finished(folder: RunFolder, display: Display) -> Result:
     """Return a finished run's result, and log what loggers lack of it; parts of one's own need not be here."""
     result = folder.result()
+    folder.draw_missing(result)
     try:
         config = folder.config()
     except UserError:
