@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.contest import own_peak_mb, take_turns
-from benchmarks.workloads import BATCH, WORKLOADS, Workload
+from benchmarks.workloads import BATCH, EVERY, Workload
 from cflag.process import keep_freed_memory
 
 
@@ -142,7 +142,7 @@ def in_threads(workload: Workload, loop: Loop) -> tuple[Callable[[], None], Call
 
 def main(name: str, way: str) -> None:
     """Do rounds in one of the ways."""
-    workload = WORKLOADS[name]
+    workload = EVERY[name]
     if way == "tuned":
         keep_freed_memory()
     torch.set_num_threads(1)

@@ -101,12 +101,12 @@ class Whole:
     """What each client has kept."""
 
     @classmethod
-    def read(cls, folder: Path, states: Mapping[int, Path]) -> Whole:
-        """Read a finished run, and the files with its clients' states."""
+    def read(cls, folder: Path, memories: dict[int, dict[str, Any]]) -> Whole:
+        """Read a finished run, whose clients' states are these."""
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         skip = ("seconds", "missing", "cohort")
         plain = [{k: v for k, v in line.items() if k not in skip} for line in lines]
-        return cls(plain, (folder / "model.safetensors").read_bytes(), {n: load_state(p) for n, p in states.items()})
+        return cls(plain, (folder / "model.safetensors").read_bytes(), memories)
 
     def wrong_rounds(self, other: Whole) -> int:
         """Return how many rounds of another run differ; a model that differs is wrong, too."""
@@ -120,19 +120,24 @@ class Whole:
         return sum(not same_state(mine.get(n, {}), its.get(n, {})) for n in mine.keys() | its.keys())
 
 
+def loaded(files: Mapping[int, Path]) -> dict[int, dict[str, Any]]:
+    """Read the files with the states of a fleet's clients."""
+    return {number: load_state(path) for number, path in files.items()}
+
+
 def read_local(folder: Path) -> Whole:
     """Read a run of the local engine: its clients' states are where its checkpoint says."""
-    newest, *_ = RunFolder(folder).generations.files()
-    states = {int(n): newest.parent / name for n, name in load_state(newest)["clients"].items()}
-    return Whole.read(folder, states)
+    run = RunFolder(folder)
+    run.states.restore(load_state(run.generations.files()[0])["states"], [])
+    return Whole.read(folder, {client: place.load() for client, place in run.states.index.items()})
 
 
 def strays(folder: Path) -> int:
     """Return how many files of a finished run are half-written, or states that no checkpoint names."""
     names = [path.name for path in folder.rglob("*.new") if not path.name.startswith(("config", "experiment"))]
     newest, *older = RunFolder(folder).generations.files()
-    named = set(load_state(newest)["clients"].values())
-    return len(names) + len(older) + len({path.name for path in newest.parent.glob("client-*")} - named)
+    named = set(load_state(newest)["states"])
+    return len(names) + len(older) + len({path.name for path in newest.parent.glob("clients-*.log")} - named)
 
 
 def go_on(out: Path, operations: Operations | None, errors: Path) -> int:
@@ -235,7 +240,7 @@ def run_case(kind: str, number: int, seed: int, faults: int, whole: Mapping[str,
         case, expected, found = (
             Case(kind, 0, injected, noticed, 0, 0, 0),
             whole["fleet"],
-            Whole.read(run_folder, states),
+            Whole.read(run_folder, loaded(states)),
         )
     else:
         how: dict[str, Callable[..., Case]] = {
@@ -255,7 +260,7 @@ def references(folder: Path) -> dict[str, Whole]:
     """Return runs that see no fault."""
     run("digits", out=folder / "local", **LOCAL)
     _, _, fleet, states = run_fleet("", random.Random(0), 0, folder / "fleet")
-    return {"local": read_local(folder / "local"), "fleet": Whole.read(fleet, states)}
+    return {"local": read_local(folder / "local"), "fleet": Whole.read(fleet, loaded(states))}
 
 
 def campaign(shares: Mapping[str, int], seed: int, out: Path, together: int = 10) -> list[Case]:

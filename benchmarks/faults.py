@@ -30,6 +30,7 @@ from torch import Tensor
 
 from cflag import run
 from cflag.files import load_state
+from cflag.results.folder import RunFolder
 
 CFLAG = [sys.executable, "-m", "cflag.cli"]
 SETTINGS: dict[str, Any] = {"clients": 3, "tasks": 2, "rounds": 3}
@@ -256,12 +257,10 @@ def numbers(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
 
 def _data_lost(fleet: Deployment, plain: Path) -> str:
     """Name the clients whose final state differs from the same client's on the local engine."""
-    wrong = []
-    for number, memory in enumerate(fleet.memories()):
-        (file,) = (plain / "checkpoint").glob(f"client-{number:05d}.*")
-        whole = load_state(file)
-        if not same_state(memory, whole):
-            wrong.append(str(number))
+    run = RunFolder(plain)
+    run.states.restore(load_state(run.generations.files()[0])["states"], [])
+    whole = {number: place.load() for number, place in run.states.index.items()}
+    wrong = [str(number) for number, memory in enumerate(fleet.memories()) if not same_state(memory, whole[number])]
     return f"client {', '.join(wrong)}" if wrong else "none"
 
 

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any
 
 Strike = Callable[[], None]
-_PLACES = (("os.replace", os, "replace"), ("os.fsync", os, "fsync"), ("os.unlink", os, "unlink"))
+_PLACES = (("os.replace", os, "replace"), ("os.fsync", os, "fsync"), ("os.unlink", os, "unlink"),
+           ("os.pwrite", os, "pwrite"))  # fmt: skip
 
 
 class Operations:

@@ -6,7 +6,7 @@ import sys
 import time
 
 from benchmarks.contest import take_turns
-from benchmarks.workloads import SPREAD, WORKLOADS, Workload
+from benchmarks.workloads import EVERY, Workload
 from cflag.config import flatten, merge, resolve
 from cflag.data.source import Source
 from cflag.engines.local import LocalEngine
@@ -34,7 +34,7 @@ def open_experiment(workload: Workload, data: Source) -> Experiment:
 
 def main(name: str) -> None:
     """Bring the workload to the task that is timed, then do rounds."""
-    workload = {**WORKLOADS, **SPREAD}[name]
+    workload = EVERY[name]
     data, started = source(workload), time.perf_counter()
     experiment = open_experiment(workload, data)
     opened = time.perf_counter() - started

@@ -126,3 +126,22 @@ SPREAD = {
     for clients in (5, 50, 500)
 }  # fmt: skip
 """The same data on more and more clients: not for their time but for their memory."""
+
+
+def _grown(what: str, number: int, **changes: Any) -> Workload:
+    """Return one of many small clients' workloads, changed in one thing."""
+    usual = Workload(
+        f"G-{what}-{number}", f"{what} {number:,}", 10_000, 10, DIGIT, "custom", MLP, cohort=100, repeats=7
+    )
+    return replace(usual, **changes)
+
+
+_GROWN = {
+    "clients": [_grown("clients", n, clients=n) for n in (1_000, 10_000, 100_000)],
+    "cohort": [_grown("cohort", n, cohort=n) for n in (10, 32, 100, 320, 1_000)],
+    "width": [_grown("width", n, shape=(n,), clients=1_000) for n in (16, 32, 64, 128, 256, 512)],
+    "steps": [_grown("steps", n, epochs=n) for n in (1, 3, 10, 30)],
+}
+GROWTH = {what: {workload.name: workload for workload in grown} for what, grown in _GROWN.items()}
+"""What a round costs as clients, cohort, model and E grow: `benchmarks/growth.py`."""
+EVERY = WORKLOADS | SPREAD | {name: workload for grown in GROWTH.values() for name, workload in grown.items()}

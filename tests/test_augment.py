@@ -19,12 +19,12 @@ from cflag.config import load_config
 from cflag.data.load import load_source
 from cflag.errors import UserError
 from cflag.experiment import Experiment
-from cflag.files import load_client_state
 from cflag.learning.learner import Learner
 from tests.support import quick
 from tests.support.crashes import Crash, stop_after
 from tests.support.grid import Fleet, local, numbers
 from tests.support.quick import same
+from tests.support.states import newest_states
 from tests.support.tiny_backbones import register_tiny
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -151,8 +151,7 @@ def test_replayed_samples_are_varied_and_memories_hold_them_as_they_were(
     settings: dict[str, Any] = {**QUICK, "clients": 2, "memory": {"per_task": 40, "sample": 20}}
     run("digits", method="replay", augment={"crop": 2}, out=tmp_path / "run", **settings)
     known = {row.numpy().tobytes() for row in load_source("digits").train.x}
-    files = sorted((tmp_path / "run" / "checkpoint").glob("client-*"))
-    held = [row for file in files for row in load_client_state(file)["memory.x"]]
+    held = [row for state in newest_states(tmp_path / "run").values() for row in state["memory.x"]]
     assert len(held) >= 80
     assert all(row.dtype == torch.uint8 and row.numpy().tobytes() in known for row in held)
     joined = [x for x in taken if len(x) > settings["batch"]]  # a mini-batch and as many of the memory

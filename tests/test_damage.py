@@ -17,14 +17,16 @@ from cflag import run
 from cflag.cli import main
 from cflag.engines.flower.client.states import StateFolder
 from cflag.errors import CflagError, UserError
-from cflag.files import check_seal, load_state, read_json, save_state, write_sealed_json
+from cflag.files import check_seal, packed, read_json, save_state, write_sealed_json
 from cflag.launch import resume
 from cflag.report.page import find_results, make_page
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
+from cflag.states.log import content
 from tests.support.crashes import Crash, stop_after
 from tests.support.grid import Fleet, numbers
 from tests.support.quick import QUICK, without_times
+from tests.support.states import logs, places, put
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -134,27 +136,21 @@ def test_a_thousand_flipped_bits_are_not_believed(
     check_read(finished, tmp_path, errors, 300)
 
 
-def client_files(folder: Path) -> list[Path]:
-    return sorted((folder / "checkpoint").glob("client-*"))
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_client_is_not_given_anothers_state(workers: int, stopped: Path, tmp_path: Path) -> None:
     out = shutil.copytree(stopped, tmp_path / "run")
     text = (out / "config.toml").read_text()
     (out / "config.toml").write_text(text.replace("workers = 1", f"workers = {workers}"))
-    first, second, *_ = client_files(out)
-    shutil.copy(first, second)
+    first, second, *_ = places(out)
+    put(second, content(first))
     with pytest.raises(UserError, match=f"{second.name} is not what its name says: it was saved as {first.name}"):
         resume(out)
 
 
 def test_state_of_an_earlier_round_is_not_taken_for_the_last(stopped: Path, tmp_path: Path) -> None:
     out = shutil.copytree(stopped, tmp_path / "run")
-    last = client_files(out)[0]
-    earlier = last.with_name(last.name.replace(".1-2.", ".1-1."))
-    save_state(earlier, load_state(last))
-    earlier.replace(last)
+    last = places(out)[0]
+    put(last, packed(last.name.replace(".1-2.", ".1-1."), last.load()))
     with pytest.raises(UserError, match=r"it was saved as .*\.1-1\.safetensors"):
         resume(out)
 
@@ -164,8 +160,12 @@ def test_state_of_another_run_is_refused(stopped: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     die_in_the_last_round(other)
     out = shutil.copytree(stopped, tmp_path / "run")
-    shutil.copy(client_files(other)[0], client_files(out)[0])
+    put(places(out)[0], content(places(other)[0]))
     with pytest.raises(UserError, match="it was saved as"):
+        resume(out)
+    (log,), (others,) = logs(out), logs(other)
+    shutil.copy(others, log)
+    with pytest.raises(UserError, match="is damaged: 0 whole states where there were 3"):
         resume(out)
     shutil.copytree(other / "checkpoint", out / "checkpoint", dirs_exist_ok=True)
     with pytest.raises(UserError, match=r"is of the run .*experiment says"):
@@ -199,7 +199,7 @@ def test_a_damaged_result_is_refused_and_an_old_one_without_checksums_is_read(fi
 
 def test_only_a_resumed_run_of_the_same_folder_keeps_its_name(stopped: Path, finished: Path) -> None:
     assert RunFolder(stopped).name == RunFolder(finished).name
-    assert all(f".{RunFolder(stopped).name}." in path.name for path in client_files(stopped))
+    assert all(f".{RunFolder(stopped).name}." in path.name for path in logs(stopped))
 
 
 @pytest.fixture(scope="module")

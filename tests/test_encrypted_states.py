@@ -16,10 +16,12 @@ from cflag.errors import UserError
 from cflag.files import load_client_state, load_state, save_states
 from cflag.launch import resume
 from cflag.memory.inventory import inventory
+from cflag.states.log import content
 from tests.support.crashes import Crash, newest_checkpoint, stop_after
 from tests.support.grid import Fleet, numbers
 from tests.support.people import People, found
 from tests.support.quick import same
+from tests.support.states import places, put
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -57,7 +59,7 @@ def test_no_sample_is_in_plain_and_no_number_changes(
     workers: int, people: People, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = die(people, tmp_path / "run", workers=workers)
-    assert len(list((out / "checkpoint").glob("client-*"))) == 2
+    assert len(places(out)) == 2
     resume(out)
     assert not found(out, samples(people))
     secret = bytes.fromhex(key.read_text())
@@ -134,8 +136,8 @@ def test_a_state_in_plain_is_refused_where_there_is_a_key_until_it_is_encrypted(
 
 def test_another_clients_encrypted_state_is_refused(people: People, key: Path, tmp_path: Path) -> None:
     out = die(people, tmp_path / "run")
-    first, second = sorted((out / "checkpoint").glob("client-*"))
-    shutil.copy(first, second)
+    first, second = places(out)
+    put(second, content(first))
     with pytest.raises(UserError, match=f"{second.name} is not what its name says: it was saved as {first.name}"):
         resume(out)
 

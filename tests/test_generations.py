@@ -18,6 +18,7 @@ from cflag.results.generations import Generations
 from tests.support.crashes import Crash, newest_checkpoint, stop_after, stop_in
 from tests.support.grid import Fleet, numbers
 from tests.support.quick import QUICK, without_times
+from tests.support.states import logs
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -33,18 +34,20 @@ def spoil(path: Path) -> None:
 
 
 def names(folder: Path) -> set[str]:
-    return {path.name.replace(f".{RUN}", "").replace(".safetensors", "") for path in folder.iterdir()}
+    return {
+        path.name.replace(f".{RUN}", "").replace(".safetensors", "").replace(".log", "") for path in folder.iterdir()
+    }
 
 
 def state(**clients: str) -> dict[str, Any]:
-    return {"clients": {number: f"client-{number}.{RUN}.{stamp}.safetensors" for number, stamp in clients.items()}}
+    return {"states": {f"clients-{log}.{RUN}.{stamp}.log": [1, ""] for log, stamp in clients.items()}}
 
 
 def save(generations: Generations, stamp: str, **clients: str) -> None:
-    """Save a round, as a run does: the clients that changed in it first."""
+    """Save a round, as a run does: the logs that were begun in it first."""
     for number, when in clients.items():
         if when == stamp:
-            (generations.folder / f"client-{number}.{RUN}.{stamp}.safetensors").write_bytes(b"x")
+            (generations.folder / f"clients-{number}.{RUN}.{stamp}.log").write_bytes(b"x")
     generations.save(f"{RUN}.{stamp}", state(**clients))
 
 
@@ -52,13 +55,13 @@ def test_two_checkpoints_and_the_files_they_name_are_kept(tmp_path: Path) -> Non
     generations = Generations(tmp_path)
     save(generations, "1-1", a="1-1")
     save(generations, "1-2", a="1-1", b="1-2")
-    assert names(tmp_path) == {"server.1-1", "server.1-2", "client-a.1-1", "client-b.1-2"}
+    assert names(tmp_path) == {"server.1-1", "server.1-2", "clients-a.1-1", "clients-b.1-2"}
     save(generations, "1-10", a="1-10", b="1-2")
-    assert names(tmp_path) == {"server.1-2", "server.1-10", "client-a.1-1", "client-a.1-10", "client-b.1-2"}
+    assert names(tmp_path) == {"server.1-2", "server.1-10", "clients-a.1-1", "clients-a.1-10", "clients-b.1-2"}
     save(generations, "2-1", a="1-10", b="1-2")
-    assert names(tmp_path) == {"server.1-10", "server.2-1", "client-a.1-10", "client-b.1-2"}
+    assert names(tmp_path) == {"server.1-10", "server.2-1", "clients-a.1-10", "clients-b.1-2"}
     generations.keep_newest()
-    assert names(tmp_path) == {"server.2-1", "client-a.1-10", "client-b.1-2"}
+    assert names(tmp_path) == {"server.2-1", "clients-a.1-10", "clients-b.1-2"}
 
 
 def test_what_a_killed_run_left_is_dropped_and_the_last_checkpoint_is_the_last_round(tmp_path: Path) -> None:
@@ -66,12 +69,12 @@ def test_what_a_killed_run_left_is_dropped_and_the_last_checkpoint_is_the_last_r
     generations = Generations(tmp_path)
     save(generations, "1-9", a="1-9")
     save(generations, "1-10", a="1-9", b="1-10")
-    (tmp_path / f"client-a.{RUN}.1-11.safetensors").write_bytes(b"x")
+    (tmp_path / f"clients-a.{RUN}.1-11.log").write_bytes(b"x")
     seen: list[str] = []
-    found, wrong = Generations(tmp_path).load(lambda _, ending: seen.append(ending))
+    found, wrong = Generations(tmp_path).load(lambda _, stamp: seen.append(stamp))
     assert found == state(a="1-9", b="1-10")
-    assert (wrong, seen) == ("", [f"{RUN}.1-10.safetensors"])
-    assert names(tmp_path) == {"server.1-9", "server.1-10", "client-a.1-9", "client-b.1-10"}
+    assert (wrong, seen) == ("", [f"{RUN}.1-10"])
+    assert names(tmp_path) == {"server.1-9", "server.1-10", "clients-a.1-9", "clients-b.1-10"}
 
 
 def test_a_damaged_checkpoint_and_what_only_it_names_go_and_one_before_is_taken(tmp_path: Path) -> None:
@@ -81,7 +84,7 @@ def test_a_damaged_checkpoint_and_what_only_it_names_go_and_one_before_is_taken(
     found, wrong = Generations(tmp_path).load(lambda *_: None)
     assert found == state(a="1-1")
     assert "1-2.safetensors is damaged" in wrong
-    assert names(tmp_path) == {"server.1-1", "client-a.1-1"}
+    assert names(tmp_path) == {"server.1-1", "clients-a.1-1"}
 
 
 def test_nothing_is_dropped_where_no_checkpoint_is_good_or_one_cannot_be_read_yet(tmp_path: Path) -> None:
@@ -126,8 +129,10 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def a_client(out: Path) -> Path:
-    return next((out / "checkpoint").glob("client-*.1-2.safetensors"))
+def the_clients(out: Path) -> Path:
+    """The only log: all its records are of the second round."""
+    (log,) = logs(out)
+    return log
 
 
 def the_last_test(out: Path) -> Path:
@@ -139,7 +144,7 @@ def metrics(out: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", [spoil, Path.unlink])
-@pytest.mark.parametrize("which", [newest_checkpoint, a_client, the_last_test])
+@pytest.mark.parametrize("which", [newest_checkpoint, the_clients, the_last_test])
 def test_a_run_goes_on_from_the_checkpoint_before(
     which: Callable[[Path], Path],
     how: Callable[[Path], None],

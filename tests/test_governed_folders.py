@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 from cflag.cli import main
 from cflag.memory.audit import AuditLog
 from cflag.memory.forgotten import Forgotten
-from cflag.memory.homes import Holding, homes
+from cflag.memory.homes import Holding, homes, write
 from cflag.memory.inventory import inventory
 from tests.support.crashes import newest_checkpoint
 from tests.support.governed import cflag, refused, stopped
 from tests.support.people import People, found
+from tests.support.states import places, spoil_state
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -197,23 +199,28 @@ def test_one_damaged_file_is_found_before_any_run_is_changed(
     damaged: str, words: tuple[Any, ...], out: Path, people: People, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = two_runs(out)
-    path = second / "forgotten.json" if damaged == "list" else next((second / "checkpoint").glob("client-00001*"))
-    path.write_bytes((path.read_bytes()[:-1] if path.exists() else b"") + b"?")
+    if damaged == "list":
+        (second / "forgotten.json").write_bytes(b"?")
+    else:
+        spoil_state(places(second)[-1])
     assert "is damaged" in refused(capsys, words[0], out.parent / "both", *words[1:])
     assert found(first, people.of(3, 0))
     assert not (first / "forgotten.json").exists()
     assert not (out.parent / "both" / "audit.jsonl").exists()
 
 
-def test_a_running_process_is_told_of_what_expired_before_a_failure(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = Holding.write
+def test_a_running_process_is_told_of_what_expired_before_a_failure(
+    people: People, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two workers has a log of its own; the second one cannot be rewritten."""
+    out = stopped(people, tmp_path / "run", workers=2)
 
-    def full(holding: Holding) -> None:
-        if holding.client == 1:
-            raise OSError(28, "No space left on device", str(holding.path))
-        write(holding)
+    def full(holdings: Sequence[Holding]) -> None:
+        if holdings[0].client == 1:
+            raise OSError(28, "No space left on device", str(holdings[0].path))
+        write(holdings)
 
-    monkeypatch.setattr(Holding, "write", full)
+    monkeypatch.setattr("cflag.memory.erase.write", full)
     assert main(["memory", "expire", str(out), "--rounds", "1"]) == 1
     assert Forgotten(out).revision == 1
     (line,) = AuditLog(out).verify()
@@ -225,15 +232,14 @@ def test_what_was_erased_before_a_failure_is_signed(
     out: Path, people: People, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = two_runs(out)
-    write = Holding.write
 
-    def full(holding: Holding) -> None:
-        if second in holding.path.parents:
-            raise OSError(28, "No space left on device", str(holding.path))
-        write(holding)
+    def full(holdings: Sequence[Holding]) -> None:
+        if second in holdings[0].path.parents:
+            raise OSError(28, "No space left on device", str(holdings[0].path))
+        write(holdings)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Holding, "write", full)
+        patch.setattr("cflag.memory.erase.write", full)
         assert main(["memory", "forget", str(out.parent / "both"), "--subject", "3"]) == 1
     said = capsys.readouterr()
     assert "unfinished, repeat the command; so far: " in said.out

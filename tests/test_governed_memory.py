@@ -32,6 +32,7 @@ from tests.support.governed import answer, cflag, stopped
 from tests.support.grid import Fleet, numbers
 from tests.support.people import People, found
 from tests.support.quick import same, without_times
+from tests.support.states import logs, places, spoil_state
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -73,7 +74,8 @@ def test_a_run_after_a_request_repeats_bit_for_bit(people: People, tmp_path: Pat
     resume(out)
     resume(again)
     same(out, again)
-    for path in (out / "checkpoint").glob("client-*"):
+    assert logs(out)
+    for path in logs(out):
         assert path.read_bytes() == (again / "checkpoint" / path.name).read_bytes()
 
 
@@ -97,9 +99,9 @@ def test_the_audit_log_says_what_went_and_what_did_not(
 ) -> None:
     out = stopped(people, tmp_path / "run")
     held = {row["sample"] for row in answer(capsys, "show", out, "--subject", 3)["samples"]}
-    before = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in (out / "checkpoint").glob("client-*")}
+    before = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in logs(out)}
     cflag("forget", out, "--subject", 3)
-    after = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in (out / "checkpoint").glob("client-*")}
+    after = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in logs(out)}
     said = capsys.readouterr().out
     (line,) = answer(capsys, "audit", out)["lines"]
     assert set(line["deleted"]["samples"]) == held != set()
@@ -132,7 +134,7 @@ def _list_lost(out: Path) -> None:
 
 
 def _state_put_back(out: Path) -> None:
-    for path in (out.parent / "before" / "checkpoint").glob("client-*"):
+    for path in logs(out.parent / "before"):
         shutil.copy(path, out / "checkpoint")
 
 
@@ -474,8 +476,7 @@ def requests(people: People, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of people, one of nobody, one with a damaged state; a server's, and a client's experiment."""
     folder = tmp_path_factory.mktemp("requests")
     damaged = Path(shutil.copytree(stopped(people, folder / "run"), folder / "damaged"))
-    path = next((damaged / "checkpoint").glob("client-00001*"))
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    spoil_state(places(damaged)[-1])
     with pytest.MonkeyPatch.context() as patch:
         stop_after(2, patch)
         with pytest.raises(Crash):

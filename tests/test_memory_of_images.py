@@ -18,11 +18,11 @@ from cflag.cli import main
 from cflag.config import load_config
 from cflag.engines.host import host_of
 from cflag.errors import UserError
-from cflag.files import load_client_state
 from cflag.launch import resume
 from tests.support.crashes import Crash, stop_after
 from tests.support.grid import Fleet, numbers
 from tests.support.quick import without_times
+from tests.support.states import newest_states
 from tests.support.tiny_backbones import chain, passed, register_tiny
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -52,8 +52,7 @@ def both(folder: Path, **settings: Any) -> tuple[Path, Path]:
 
 def states(path: Path) -> list[dict[str, Any]]:
     """The newest state of each client."""
-    files = {file.name.split(".")[0]: file for file in sorted((path / "checkpoint").glob("client-*.3-2.*"))}
-    return [load_client_state(file) for file in files.values()]
+    return list(newest_states(path).values())
 
 
 def held(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -142,8 +141,7 @@ def test_a_forgotten_picture_is_neither_kept_nor_learned_from(
         stop_after(3, patch)
         with pytest.raises(Crash):
             run("digits", out=out, workers=1, **own)
-    (file, *_) = sorted((out / "checkpoint").glob("client-00000.*"))
-    kept = load_client_state(file)["memory.x"][0]
+    kept = newest_states(out)[0]["memory.x"][0]
     np.save(tmp_path / "x.npy", kept.numpy())
     assert main(["memory", "forget", str(out), "--sample-file", str(tmp_path / "x.npy")]) == 0
     capsys.readouterr()

@@ -304,10 +304,10 @@ def test_progress_bar_shows_task_round_accuracy_and_time_left(capsys: pytest.Cap
 
 
 def test_history_survives_a_file(tmp_path: Path) -> None:
-    history = History(done=3, tests=2, clients={4: "file"}, model_sent=[4])
+    history = History(done=3, tests=2, states={"clients-0.log": [2, "ab"]}, model_sent=[4])
     save_state(tmp_path / "history", history.to_dict())
     back = History.from_dict(load_state(tmp_path / "history"))
-    assert (back.done, back.tests, back.clients, back.model_sent) == (3, 2, {4: "file"}, [4])
+    assert (back.done, back.tests, back.states, back.model_sent) == (3, 2, {"clients-0.log": [2, "ab"]}, [4])
 
 
 def test_tests_survive_files_whatever_their_numbers(tmp_path: Path) -> None:

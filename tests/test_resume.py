@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,10 @@ from cflag.files import load_state, save_state
 from cflag.launch import resume
 from cflag.results.folder import RunFolder
 from cflag.results.generations import Generations
+from cflag.states.log import Tail, append
 from tests.support.crashes import Crash, newest_checkpoint, stop_after
 from tests.support.quick import QUICK, same, without_times
+from tests.support.states import places
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -43,7 +44,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("fatal", [1, 2, 3, 5, 8, 9, 11, 14, 20, 26, 27])
+@pytest.mark.parametrize("fatal", [1, 2, 3, 5, 8, 9, 11, 12, 16, 17])
 def test_a_crash_at_any_write_loses_nothing(
     fatal: int, tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,12 +148,14 @@ def test_a_kill_after_the_last_checkpoint_leaves_no_state_of_earlier_rounds(
         run("digits", out=out, workers=1, **SETTINGS)
     monkeypatch.undo()
     names = {path.name for path in (out / "checkpoint").iterdir()}
-    kept = {name for name in names if ".2-3." not in name and ".3-2." not in name}
-    assert len(kept) == len(names) - 5 - 1  # five clients, and the server
-    (out / "checkpoint" / f"client-00000.{RunFolder(out).name}.2-3.safetensors").write_bytes(b"old")
+    kept = {name for name in names if ".3-2." not in name}
+    assert len(kept) == len(names) - 1  # the server
+    assert {place.when for place in places(out)} == {(2, 3), (3, 3)}
+    (out / "checkpoint" / f"clients-7.{RunFolder(out).name}.2-3.log").write_bytes(b"old")
     resume(out)
     same(out, unbroken)
     assert {path.name for path in (out / "checkpoint").iterdir()} == kept
+    assert [(place.client, place.when) for place in places(out)] == [(k, (3, 3)) for k in range(5)]
 
 
 def test_resuming_a_finished_run_changes_nothing(unbroken: Path) -> None:
@@ -179,21 +182,21 @@ def test_a_full_disk_is_one_clear_line_and_loses_nothing(
 ) -> None:
     """The disk fills while the server's checkpoint, a client's state (also in a worker) or the model is written."""
     out = tmp_path / "run"
-    save, save_all = cflag.files.save_state, cflag.files.save_states
+    save = cflag.files.save_state
 
     def full(path: Path, state: Any) -> None:
         if path.name.startswith(name) and state.get("done") in (None, 5):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         save(path, state)
 
-    def all_full(states: Iterable[tuple[Path, Any]]) -> None:
-        given = list(states)
-        if any(path.name.startswith(name) for path, _ in given):
-            raise OSError(errno.ENOSPC, "No space left on device", str(given[0][0]))
-        save_all(given)
+    def log_full(tail: Tail, records: Any) -> Any:
+        if name == "client":
+            tail.path.write_bytes(b"half a record")
+            raise OSError(errno.ENOSPC, "No space left on device", str(tail.path))
+        return append(tail, records)
 
     with monkeypatch.context() as patch:
-        patch.setattr("cflag.engines.host.save_states", all_full)
+        patch.setattr("cflag.states.log.append", log_full)
         patch.setattr("cflag.results.folder.save_state", full)
         patch.setattr("cflag.results.generations.save_state", full)
         with pytest.raises(CflagError, match=r"disk is full .*checkpoint is kept; free some space and continue with"):

@@ -451,7 +451,7 @@ def test_losses_kept_for_the_detector_are_saved(tmp_path: Path) -> None:
     history = restore_checkpoint(RunFolder.open(tmp_path / "run"), experiment._numbers(), session, print)
     assert history is not None
     host = session.engine.lanes[0].host  # type: ignore[attr-defined]
-    client = host.client(0, 1, session.engine.files[0])  # type: ignore[attr-defined]
+    client = host.client(0, 1, session.engine.files.get(0))  # type: ignore[attr-defined]
     assert client.watched is not None
     assert len(client.watched) > 0
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from cflag.errors import UserError
-from cflag.files import load_client_state
 from cflag.results.folder import RunFolder
 from cflag.results.history import History
 from cflag.session import Session
+from cflag.states.store import check as check_states
 
-FORMAT = 8
+FORMAT = 9
 """The version of a checkpoint's contents; another one's vectors may lie in another order."""
 OTHER_VERSION = "{} was begun by another version of cflag; start a new run"
 
@@ -28,7 +28,8 @@ def save_checkpoint(
     """
     engine, server = session.engine, session.server
     stamp = f"{folder.name}.{server.task + 1}-{server.round + 1}"
-    history.clients.update(engine.save(folder.checkpoints, stamp))
+    engine.save(folder.states, stamp)
+    history.states = folder.states.named()
     for counts in history.new_tests:
         folder.save_test(history.tests, counts)
         history.tests += 1
@@ -46,6 +47,7 @@ def save_checkpoint(
     model = {"params": server.params, "buffers": server.buffers}
     about = {"format": FORMAT, "config": dict(numbers)}
     folder.generations.save(stamp, {**model, **about, **state, **history.to_dict()})
+    folder.states.checkpointed()
 
 
 def restore_checkpoint(
@@ -53,8 +55,8 @@ def restore_checkpoint(
 ) -> History | None:
     """Bring a session to the last good checkpoint; return the history so far, None where no round was finished."""
 
-    def check(saved: dict[str, Any], ending: str) -> None:
-        _check(folder, numbers, saved, ending)
+    def check(saved: dict[str, Any], stamp: str) -> None:
+        _check(folder, numbers, saved, stamp)
         if session.engine.schedule.streams and "passed_by" not in saved:
             raise UserError(OTHER_VERSION.format(folder.path))
 
@@ -80,22 +82,18 @@ def restore_checkpoint(
     if engine.schedule.streams:
         server.passed_by = set(saved.pop("passed_by"))
     history = History.from_dict(saved)
-    engine.restore(folder.checkpoints, history.clients)
+    folder.states.restore(history.states, folder.generations.before())
+    engine.restore(folder.states)
     engine.note_model_sent(server, history.model_sent)
     return history
 
 
-def _check(folder: RunFolder, numbers: Mapping[str, Any], saved: dict[str, Any], ending: str) -> None:
-    """Refuse a checkpoint of another version or config, or one with which something damaged was written.
-
-    Files that are older than it are looked at when they are needed: the checkpoint before it names them, too.
-    """
+def _check(folder: RunFolder, numbers: Mapping[str, Any], saved: dict[str, Any], stamp: str) -> None:
+    """Refuse a checkpoint of another version or config, or one with which something damaged was written."""
     if saved.pop("format", None) != FORMAT:
         raise UserError(OTHER_VERSION.format(folder.path))
     refuse_changed(saved.pop("config"), numbers, folder.path)
-    for name in saved["clients"].values():
-        if name.endswith(f".{ending}"):
-            load_client_state(folder.checkpoints / name)
+    check_states(folder.checkpoints, saved["states"], stamp)
     folder.check_test(saved["tests"] - 1)
     folder.check_metrics(saved["metrics_bytes"], saved["metrics_checksum"])
 

@@ -38,7 +38,7 @@ WHAT_TO_DO = "put back a copy of it, or start a new run"
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a new file beside the old one, then put it in its place in one step."""
     _write(path, content, durable=True)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _write(path: Path, content: bytes, durable: bool) -> None:
@@ -64,7 +64,8 @@ def sweep(folder: Path, stem: str = "", age: float = 0.0) -> None:
                 path.unlink()
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """See that what was created, replaced or dropped in a folder is safely so."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)  # or a power cut could undo the replacement
@@ -128,6 +129,12 @@ def checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def file_checksum(path: Path) -> str:
+    """Return the checksum of a file of any size."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def sealed(content: bytes) -> bytes:
     """Return a file's content with its checksum in the place that it has for one."""
     place = _SEAL.search(content, 0, _WITHIN)
@@ -163,7 +170,7 @@ def _sum_around(content: bytes, start: int, end: int) -> str:
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
     """Save tensors and JSON values under their names in one safetensors file."""
-    write_atomically(path, _packed(path.name, state))
+    write_atomically(path, packed(path.name, state))
 
 
 def save_states(states: Iterable[tuple[Path, Mapping[str, Any]]]) -> None:
@@ -173,16 +180,16 @@ def save_states(states: Iterable[tuple[Path, Mapping[str, Any]]]) -> None:
     """
     written = 0
     for path, state in states:
-        _write(path, cipher.encrypted(_packed(path.name, state)), durable=written < FEW)
+        _write(path, cipher.encrypted(packed(path.name, state)), durable=written < FEW)
         written += 1
     if written > FEW:
         os.sync()
     if written:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
-def _packed(name: str, state: Mapping[str, Any]) -> bytes:
-    """Return a state as a sealed file of this name."""
+def packed(name: str, state: Mapping[str, Any]) -> bytes:
+    """Return a state as the content of a sealed file of this name."""
     import torch
     from safetensors.torch import save
     from torch import Tensor
@@ -199,27 +206,36 @@ def _packed(name: str, state: Mapping[str, Any]) -> bytes:
 
 def load_client_state(path: Path) -> dict[str, Any]:
     """Load what `save_states` wrote; where there is a key, nobody without it can have written it."""
-    content = read_bytes(path)
+    return opened_client_state(path, path.name, read_bytes(path))
+
+
+def opened_client_state(where: Path, name: str, content: bytes) -> dict[str, Any]:
+    """Return the client's state that was saved under a name; `where` is for people."""
     if cipher.is_plain(content):
-        check_seal(path, content)  # one that was never encrypted is whole; another is damaged
-        cipher.refuse_plain(path, content)
-    return load_state(path)
+        check_seal(where, content)  # one that was never encrypted is whole; another is damaged
+        cipher.refuse_plain(where, content)
+    return opened_state(where, name, content)
 
 
 def load_state(path: Path) -> dict[str, Any]:
     """Load what `save_state` wrote under this name; refuse what was damaged since, and another one in its place."""
+    return opened_state(path, path.name, read_bytes(path))
+
+
+def opened_state(where: Path, name: str, content: bytes) -> dict[str, Any]:
+    """Return the state that was saved under a name, encrypted or not; `where` is for people."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    content = cipher.decrypted(path, read_bytes(path))
-    check_seal(path, content)
+    content = cipher.decrypted(where, content)
+    check_seal(where, content)
     try:
         length = int.from_bytes(content[:8], "little")
         about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["json"])
-        name, values = about["name"], about["values"]
+        saved_as, values = about["name"], about["values"]
         tensors: dict[str, Tensor] = load(content)
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise DamagedError(f"{path} is not saved state ({error}); {WHAT_TO_DO}") from None
-    if name != path.name:
-        raise DamagedError(f"{path} is not what its name says: it was saved as {name}; {WHAT_TO_DO}")
+        raise DamagedError(f"{where} is not saved state ({error}); {WHAT_TO_DO}") from None
+    if saved_as != name:
+        raise DamagedError(f"{where} is not what its name says: it was saved as {saved_as}; {WHAT_TO_DO}")
     return {**values, **tensors}

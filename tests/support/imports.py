@@ -59,7 +59,7 @@ ROOMS = Layers(
         ("errors", "process", "rng"),
         ("cipher", "stopping", "registry", "diagnostics", "ranges"),
         ("files", "problems", "values"),
-        ("data", "models", "conversation", "augmentations"),
+        ("data", "models", "conversation", "augmentations", "states"),
         ("memory", "learning", "means", "backbones"),
         ("privacy",),
         ("client", "server", "account"),

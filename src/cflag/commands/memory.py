@@ -86,7 +86,7 @@ def _encrypt(args: argparse.Namespace) -> None:
 
     if not os.environ.get(VARIABLE):
         raise UserError(f"encrypt with what? {HOW}")
-    print(f"{rewrite_all(args.folder, _waiting)} files are encrypted")
+    print(f"{rewrite_all(args.folder, _waiting)} states are encrypted")
 
 
 def _list(args: argparse.Namespace) -> None:

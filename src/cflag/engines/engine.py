@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from cflag.means.base import PLAIN, AnswerMean, MeanOptions
 from cflag.means.shares import believed, outliers, shares
 from cflag.privacy.warden import Warden
 from cflag.server import Server
+from cflag.states.store import StateStore
 
 
 class Engine(ABC):
@@ -84,12 +84,11 @@ class Engine(ABC):
         samples = sum(server.sizes[number] for number in numbers)
         return RoundContext(server.task, server.round, samples, len(numbers), server.own_moment)
 
-    def save(self, folder: Path, stamp: str) -> dict[int, str]:
-        """Save the clients that changed and return their files; nothing where clients keep their state themselves."""
-        return {}
+    def save(self, store: StateStore, stamp: str) -> None:  # noqa: B027 (clients may keep their state themselves)
+        """Save the clients that changed."""
 
-    def restore(self, folder: Path, names: Mapping[int, str]) -> None:  # noqa: B027 (clients may find it themselves)
-        """Clients are from now on what was saved under these names."""
+    def restore(self, store: StateStore) -> None:  # noqa: B027 (clients may find it themselves)
+        """Clients are from now on what a store says."""
 
     def peak_mb(self) -> float:
         """Return the largest memory this engine's processes on this machine ever had, added."""
@@ -130,14 +129,14 @@ class Engine(ABC):
         refused = outliers(answers, self.options.outlier, self.ratios)
         self.refuse(refused)
         good = {number: replies[number] for number in answers if number not in refused}
+        if not self.kind.needs_each and self.options.max_share == 1:
+            total = Total(self, context)
+            for number, reply in good.items():
+                total.add(number, reply)
+            return total.result()
         for number, reply in good.items():
             self.account.add(number, reply)
-        self.heard = list(good)
-        mean, heard = self.kind(self.options, self.ratios), sum(reply.samples for reply in good.values())
-        if not self.kind.needs_each and self.options.max_share == 1:
-            for number, reply in good.items():
-                mean.add(reply.answer, reply.samples / context.samples, number)
-            return rescaled(mean.result(), context.samples, heard)
+        self.heard, mean = list(good), self.kind(self.options, self.ratios)
         p = shares({number: reply.samples for number, reply in good.items()}, self.options.max_share)
         for number, reply in good.items():
             mean.add(reply.answer, p[number], number)
@@ -227,6 +226,29 @@ class Sent:
     def plus(self, server: Server, numbers: Iterable[int]) -> Sent:
         """Return the same after the model went to these clients, too."""
         return Sent(server.params, server.params._version, self.holders(server) | frozenset(numbers))
+
+
+class Total:
+    """Σ p_i answer_i over the clients that are heard, as it grows in the order of their numbers."""
+
+    def __init__(self, engine: Engine, context: RoundContext) -> None:
+        self.engine = engine
+        self.context = context
+        self.mean = engine.kind(engine.options, engine.ratios)
+        self.heard: list[int] = []
+        self.samples = 0
+
+    def add(self, number: int, reply: Reply) -> None:
+        """Count an answer."""
+        self.heard.append(number)
+        self.engine.account.add(number, reply)
+        self.mean.add(reply.answer, reply.samples / self.context.samples, number)
+        self.samples += reply.samples
+
+    def result(self) -> Mean:
+        """Return the mean, and let the engine know who was heard."""
+        self.engine.heard = self.heard
+        return rescaled(self.mean.result(), self.context.samples, self.samples)
 
 
 def rescaled(total: Mean, asked: int, heard: int) -> Mean:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
 from cflag.data.source import Source
 from cflag.errors import UserError
-from cflag.files import WHAT_TO_DO, load_client_state, save_states
+from cflag.files import WHAT_TO_DO, load_client_state
 from cflag.learning.drift import Watch
 from cflag.learning.gradient_table import Workspace
 from cflag.learning.learner import Learner, OwnLoss
@@ -30,9 +30,25 @@ from cflag.memory.keeper import Keeper, dated
 from cflag.methods.base import Method
 from cflag.privacy.noise import digest, noise_key
 from cflag.privacy.shield import Shield
+from cflag.states.log import Place as StatePlace
+from cflag.states.log import client_name
 
-Whom = tuple[int, Path | None]
-"""A client's number, and the file with its state as it was last saved; None for one that never changed."""
+Saved = StatePlace | Path
+"""Where a client's state is: in a log of the run's, or in a file of its own."""
+Whom = tuple[int, Saved | None]
+"""A client's number, and where its state is as it was last saved; None for one that never changed."""
+
+
+class Sink(Protocol):
+    """Where the states of clients that changed go."""
+
+    def name(self, client: int) -> str:
+        """Return the name of a client's state there."""
+        ...
+
+    def write(self, states: Iterable[tuple[int, Mapping[str, Any]]]) -> Any:
+        """Write states; they are safely on disk when this returns. Return what whoever gave the sink wants to know."""
+        ...
 
 
 NONE_LEFT = "all its samples of this task are forgotten"
@@ -75,7 +91,8 @@ class Host:
         self.alone = Alone(learner)
         self.stack = Stack(learner, stack if shield is None else 1)
         self.clients: dict[int, Client] = {}
-        self.saved: dict[int, Path] = {}
+        self.saved: dict[int, str] = {}
+        """The name under which each client's state was saved or loaded last."""
         self.changed: set[int] = set()
         self.schedule = benchmark.schedule
         self.part_of: dict[int, tuple[int, range]] = {}
@@ -188,13 +205,13 @@ class Host:
         own = [self.shield.tested(row, number, *tasks, name) for number, row in zip(group, rows, strict=True)]
         return torch.stack(own)
 
-    def save(self, folder: Path, stamp: str) -> Iterator[dict[int, str]]:
-        """Save the clients that changed since the last time; say under which names."""
-        names = {number: f"{_prefix(number)}{stamp}.safetensors" for number in sorted(self.changed)}
-        save_states((folder / name, self._state(self.clients[number])) for number, name in names.items())
-        self.saved.update({number: folder / name for number, name in names.items()})
+    def save(self, sink: Sink) -> Iterator[Any]:
+        """Save the clients that changed since the last time; hand back what the sink says."""
+        numbers = sorted(self.changed)
+        said = sink.write((number, self._state(self.clients[number])) for number in numbers)
+        self.saved.update({number: sink.name(number) for number in numbers})
         self.changed.clear()
-        yield names
+        yield said
 
     def own(self, number: int, context: RoundContext) -> Own | None:
         """Return where a client is by its own clock; None where all are in the same task."""
@@ -220,7 +237,7 @@ class Host:
     def _done(self, context: RoundContext) -> int:
         return context.task * self.schedule.frame.rounds + context.round
 
-    def client(self, number: int, task: int, saved: Path | None = None, age: int = 0) -> Client:
+    def client(self, number: int, task: int, saved: Saved | None = None, age: int = 0) -> Client:
         """Return a client as it was last saved, or as it is where it has changed since, with its data in a round."""
         client = self._client(number, saved)
         self._hand_out(client, task, age)
@@ -230,10 +247,11 @@ class Host:
         """Yield the largest memory this process ever had."""
         yield process.peak_mb()
 
-    def _client(self, number: int, saved: Path | None) -> Client:
+    def _client(self, number: int, saved: Saved | None) -> Client:
         """Return the client as it was last saved, or as it is where it has changed since."""
         client = self.clients.get(number)
-        if client is not None and (number in self.changed or self.saved.get(number) == saved):
+        name = None if saved is None else saved.name
+        if client is not None and (number in self.changed or self.saved.get(number) == name):
             return client
         kind = self.memory.kind if self.method.uses_memory else "none"
         memory: Memory = registry.get("memory", kind)(self.memory)
@@ -252,7 +270,7 @@ class Host:
             client.watched = state.get("watched")
             if client.ledger is not None:
                 client.ledger.uses = {int(task): uses for task, uses in _part(state, "uses.").items()}
-            self.saved[number] = saved
+            self.saved[number] = saved.name
         return client
 
     def _hand_out(self, client: Client, task: int, age: int) -> None:
@@ -284,11 +302,11 @@ class Host:
         self.data.drop(number)
 
     @staticmethod
-    def _load(number: int, saved: Path) -> dict[str, Any]:
+    def _load(number: int, saved: Saved) -> dict[str, Any]:
         """Load a client's state; refuse another client's, which a state folder may have been given by mistake."""
-        if not saved.name.startswith(_prefix(number)):
+        if saved.name.partition(".")[0] != client_name(number):
             raise UserError(f"{saved} is not client {number}'s state, but another client's; {WHAT_TO_DO}")
-        return load_client_state(saved)
+        return saved.load() if isinstance(saved, StatePlace) else load_client_state(saved)
 
     @staticmethod
     def _state(client: Client) -> dict[str, Any]:
@@ -346,11 +364,6 @@ def host_of(
     key = noise_key(config.privacy, config.seed, folder) if config.privacy.on else b""
     shield = Shield.of(config.privacy, config.method, key)
     return Host(benchmark, method, learner, config.memory, config.seed, shield=shield, stack=config.stack)
-
-
-def _prefix(number: int) -> str:
-    """Return how the names of a client's files begin."""
-    return f"client-{number:05d}."
 
 
 def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:

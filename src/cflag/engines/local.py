@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from cflag.engines.lanes import HereLane, Lane, WorkerLane
 from cflag.errors import InterruptedRunError
 from cflag.means.base import PLAIN, MeanOptions
 from cflag.server import Server
+from cflag.states.store import StateStore
 
 TEST_BATCH = 500
 """Clients with few held-out samples are tested together, this many samples at a time, for any number of workers."""
@@ -41,7 +41,8 @@ class LocalEngine(Engine):
         count = min(workers, len(self.everyone))
         self.lanes: list[Lane] = [HereLane(host)] if count <= 1 else [WorkerLane(host, k) for k in range(count)]
         self.stopped = stopped
-        self.files: dict[int, Path] = {}
+        self.files: StateStore | None = None
+        """Where clients' states were last saved, once one was or the run was resumed."""
         self._lane_of: dict[int, int] = {}
         self._deal = Deal(len(self.lanes))
 
@@ -81,21 +82,21 @@ class LocalEngine(Engine):
         """Return which clients have samples of which tasks."""
         return self.benchmark.has
 
-    def save(self, folder: Path, stamp: str) -> dict[int, str]:
-        """Save the clients that changed; return the files they are in."""
-        names: dict[int, str] = {}
-        for lane in self.lanes:
-            lane.send("save", folder, stamp)
-        for k in range(len(self.lanes)):
-            names.update(self._receive(k))
-        self.files.update({number: folder / name for number, name in names.items()})
+    def save(self, store: StateStore, stamp: str) -> None:
+        """Save the clients that changed, each worker to a log of its own."""
+        tails = store.tails(stamp, len(self.lanes))
+        for lane, tail in zip(self.lanes, tails, strict=True):
+            lane.send("save", tail)
+        for k, tail in enumerate(tails):
+            store.take(tail, *self._receive(k))
+        store.compact(stamp)
+        self.restore(store)
         self._lane_of.clear()  # what is saved any lane can load
         self._deal.settle()
-        return names
 
-    def restore(self, folder: Path, names: Mapping[int, str]) -> None:
-        """Clients are from now on what was saved under these names; each is loaded when it is first asked."""
-        self.files = {number: folder / name for number, name in names.items()}
+    def restore(self, store: StateStore) -> None:
+        """Clients are from now on what a store says; each is loaded when it is first asked."""
+        self.files = store
 
     def peak_mb(self) -> float:
         """Return the largest memory of this process and of its workers, added."""
@@ -119,7 +120,7 @@ class LocalEngine(Engine):
         lanes = [self._lane_of[number] for number in numbers]
         shares: list[list[Whom]] = [[] for _ in self.lanes]
         for number, lane in zip(numbers, lanes, strict=True):
-            shares[lane].append((number, self.files.get(number)))
+            shares[lane].append((number, None if self.files is None else self.files.get(number)))
         self._send("answers", shares, *args)
         for number, lane in zip(numbers, lanes, strict=True):
             yield number, self._receive(lane)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cflag.data.samples import NOBODY, Samples
 from cflag.errors import UserError
-from cflag.files import checksum, read_bytes
+from cflag.files import file_checksum
 from cflag.memory.audit import LOG, AuditLog
 from cflag.memory.forgotten import Forgotten, hashes, subject_hash
 from cflag.memory.gate import let_in
@@ -28,7 +28,9 @@ from cflag.memory.homes import (
     logged_in,
     stores,
     today,
+    write,
 )
+from cflag.states import log
 
 Choose = Callable[[Store, Holding, Samples], Tensor]
 """Says, for each sample of a part of a client's state, whether it goes."""
@@ -57,7 +59,7 @@ class Erased:
     clients: set[int] = field(default_factory=set)
     files: dict[str, list[str]] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
-    """Files that a killed process left half written."""
+    """What a killed process left half written: files, and the ends of logs."""
     nameless: set[str] = field(default_factory=set)
     """Samples in memories of which nobody knows whose they are, where a subject was asked for."""
     untold: list[str] = field(default_factory=list)
@@ -138,21 +140,28 @@ def _read(home: Path) -> list[tuple[Store, Holding]]:
 
 
 def _rewrite(folder: Path, holdings: Sequence[tuple[Store, Holding]], choose: Choose, erased: Erased) -> None:
-    """Rewrite the states that hold a sample that goes."""
+    """Rewrite the files with states that hold a sample that goes."""
+    files: dict[Path, list[tuple[Holding, dict[str, Tensor]]]] = {}
     for store, holding in holdings:
         gone = {prefix: choose(store, holding, samples) for prefix, samples in holding.parts()}
         gone = {prefix: mask for prefix, mask in gone.items() if bool(mask.any())}
-        if not gone:
-            continue
-        before = checksum(read_bytes(holding.path))
+        if gone:
+            files.setdefault(holding.where.file, []).append((holding, gone))
+    for path, changed in files.items():
+        before = file_checksum(path)
         try:
-            holding.without(gone).write()
+            write([holding.without(gone) for holding, gone in changed])
         finally:  # also where syncing the folder failed, after the file was replaced
-            if (after := checksum(read_bytes(holding.path))) != before:
-                erased.files[str(holding.path.relative_to(folder))] = [before, after]
-                erased.clients.add(holding.client)
-                for prefix, samples in holding.parts():
-                    erased.samples |= set(hashes(samples[gone[prefix]])) if prefix in gone else set()
+            if (after := file_checksum(path)) != before:
+                erased.files[str(path.relative_to(folder))] = [before, after]
+                for holding, gone in changed:
+                    _note(erased, holding, gone)
+
+
+def _note(erased: Erased, holding: Holding, gone: dict[str, Tensor]) -> None:
+    erased.clients.add(holding.client)
+    for prefix, samples in holding.parts():
+        erased.samples |= set(hashes(samples[gone[prefix]])) if prefix in gone else set()
 
 
 def _remove_leftovers(folder: Path, home: Path, erased: Erased) -> None:
@@ -160,6 +169,9 @@ def _remove_leftovers(folder: Path, home: Path, erased: Erased) -> None:
         for path in store.leftovers():
             path.unlink()
             erased.removed.append(str(path.relative_to(folder)))
+        for path in store.torn():
+            log.rewrite(path, {})
+            erased.removed.append(f"the end of {path.relative_to(folder)}")
 
 
 def _nameless(home: Path, holdings: Sequence[tuple[Store, Holding]]) -> set[str]:
@@ -231,8 +243,9 @@ def rewrite_all(folder: Path, waiting: Callable[[Path], None]) -> int:
         _read(home)
     for home in found:
         with let_in(home, waiting):
-            for _, holding in _read(home):
-                holding.write()
-                written += 1
+            states = [holding for _, holding in _read(home)]
+            for path in {holding.where.file for holding in states}:
+                write([holding for holding in states if holding.where.file == path])
+            written += len(states)
             _remove_leftovers(folder, home, Erased())
     return written

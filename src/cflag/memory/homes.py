@@ -1,14 +1,16 @@
 """Where memories are on disk: run folders, and the state folders of a fleet's clients.
 
-A home is a run folder or a client's `--state`. In it are stores, folders with clients' state files: `checkpoint/` of a
-run, one for each experiment of a client. A store may hold several generations of a client's state.
+A home is a run folder or a client's `--state`. In it are stores, folders with clients' states: `checkpoint/` of a run,
+with logs of many clients' states, and one for each experiment of a client, with files of its own. A store may hold
+several generations of a client's state.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
 from functools import cached_property
@@ -23,8 +25,10 @@ from cflag import registry
 from cflag.data.options import ScheduleOptions
 from cflag.data.samples import Samples
 from cflag.data.schedules.base import Frame, Schedule
-from cflag.errors import UserError
-from cflag.files import WHAT_TO_DO, load_state, read_bytes, read_json, save_states
+from cflag.errors import DamagedError, UserError
+from cflag.files import WHAT_TO_DO, load_state, opened_state, read_bytes, read_json, save_states
+from cflag.states import log
+from cflag.states.log import Place
 
 FILE = re.compile(r"client-(\d+)\.([0-9a-f]{16})\.(\d+)-(\d+)\.safetensors")
 _SERVER = re.compile(r"server\.[0-9a-f]{16}\.(\d+)-(\d+)\.safetensors")
@@ -49,7 +53,7 @@ def today() -> date:
 
 @dataclass(frozen=True)
 class Store:
-    """One folder of clients' state files."""
+    """One folder of clients' states."""
 
     path: Path
     config_file: Path
@@ -121,34 +125,70 @@ class Store:
         return made
 
     def files(self) -> list[Path]:
-        """Return the clients' state files, of all generations."""
-        return sorted(path for path in self.path.glob("client-*.safetensors") if FILE.fullmatch(path.name))
+        """Return the files with clients' states, of all generations."""
+        found = [path for path in self.path.glob("client-*.safetensors") if FILE.fullmatch(path.name)]
+        return sorted([*found, *self._logs()])
+
+    def _logs(self) -> list[Path]:
+        return [path for path in self.path.glob("clients-*.log") if log.NAME.fullmatch(path.name)]
 
     def holdings(self) -> list[Holding]:
         """Read all states; where a running process replaces one meanwhile, look again."""
-        for _ in range(20):
-            files = self.files()
-            try:
-                return [Holding(path, load_state(path)) for path in files]
-            except UserError:
-                if all(path.exists() for path in files):
-                    raise
-        raise UserError(f"{self.path} changes faster than it can be read; try again")
+        return self._steady(lambda: [where.read() for where in self._states()])
 
     def newest(self) -> list[Holding]:
         """Read each client's newest state."""
-        latest = {h.client: h for h in sorted(self.holdings(), key=lambda h: _position(h.path))}
-        return [latest[number] for number in sorted(latest)]
+
+        def read() -> list[Holding]:
+            latest = {where.client: where for where in sorted(self._states(), key=lambda where: where.when)}
+            return [latest[number].read() for number in sorted(latest)]
+
+        return self._steady(read)
+
+    def _steady(self, read: Callable[[], list[Holding]]) -> list[Holding]:
+        for _ in range(20):
+            before = self._look()
+            try:
+                return read()
+            except (UserError, FileNotFoundError):
+                if self._look() == before:
+                    raise
+        raise UserError(f"{self.path} changes faster than it can be read; try again")
+
+    def _look(self) -> list[tuple[Path, int, int, int]]:
+        """Return what changes when a file does."""
+        seen = []
+        for path in self.files():
+            with suppress(FileNotFoundError):
+                about = path.stat()
+                seen.append((path, about.st_ino, about.st_size, about.st_mtime_ns))
+        return seen
+
+    def _states(self) -> list[Where]:
+        """Return where the states are; what no checkpoint needs any more is empty, and none."""
+        files = [Where(path) for path in self.files() if FILE.fullmatch(path.name)]
+        walked = {path: log.walk(path) for path in sorted(self._logs())}
+        for path in [path for path, found in walked.items() if found.torn]:
+            self._refuse_cut(path, len(walked[path].places))
+        places = log.full(place for found in walked.values() for place in found.places)
+        return [*files, *(Where(Path(place.log) / place.name, place) for place in places)]
+
+    def _refuse_cut(self, path: Path, whole: int) -> None:
+        """Refuse a log whose end is not whole though a checkpoint counts it: it may hold anything."""
+        counts = [0]
+        for server in [found for found in self.path.glob("server.*") if _SERVER.fullmatch(found.name)]:
+            with suppress(DamagedError):  # nobody goes on from a damaged checkpoint
+                counts += load_state(server).get("states", {}).get(path.name, [])[:1]
+        if max(counts) > whole:
+            raise DamagedError(f"{path} is damaged: {whole} whole states where there were {max(counts)}; {WHAT_TO_DO}")
 
     def leftovers(self) -> list[Path]:
         """Return what a process that was killed left half written; behind the gate nobody writes."""
-        return sorted(self.path.glob("client-*.new"))
+        return sorted(self.path.glob("client*.new"))
 
-
-def _position(path: Path) -> tuple[int, int]:
-    match = FILE.fullmatch(path.name)
-    assert match is not None
-    return int(match[3]), int(match[4])
+    def torn(self) -> list[Path]:
+        """Return the logs at the end of which it did."""
+        return sorted(path for path in self._logs() if log.walk(path).torn)
 
 
 def is_between(value: Any, least: float) -> bool:
@@ -219,18 +259,65 @@ def _experiments(home: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Holding:
-    """What one state file holds."""
+class Where:
+    """Where a state is: in a file, or in a place of a log, as if that were a folder."""
 
     path: Path
-    state: dict[str, Any]
+    place: Place | None = None
+
+    @property
+    def file(self) -> Path:
+        """The file on disk."""
+        return self.path if self.place is None else Path(self.place.log)
 
     @property
     def client(self) -> int:
         """Whose state it is."""
+        return int(self._match[1])
+
+    @property
+    def when(self) -> tuple[int, int]:
+        """Of which task and round, or at which question, it was made."""
+        return int(self._match[3]), int(self._match[4])
+
+    @property
+    def _match(self) -> re.Match[str]:
         match = FILE.fullmatch(self.path.name)
         assert match is not None
-        return int(match[1])
+        return match
+
+    def read(self) -> Holding:
+        """Read the state."""
+        content = read_bytes(self.path) if self.place is None else log.content(self.place)
+        return Holding(self, opened_state(self.path, self.path.name, content))
+
+
+def write(holdings: Sequence[Holding]) -> None:
+    """Put these in the place of the states of one file: the new one is safely on disk before the old one goes."""
+    (file,) = {holding.where.file for holding in holdings}
+    in_log = {h.where.place: h.state for h in holdings if h.where.place is not None}
+    if in_log:
+        log.rewrite(file, in_log)
+    else:
+        save_states([(holding.path, holding.state) for holding in holdings])
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one state holds."""
+
+    where: Where
+    state: dict[str, Any]
+
+    @property
+    def path(self) -> Path:
+        """Where it is, for people."""
+        return self.where.path
+
+    @property
+    def client(self) -> int:
+        """Whose state it is."""
+        return self.where.client
 
     @property
     def samples(self) -> Samples | None:
@@ -263,15 +350,11 @@ class Holding:
                 state.pop(prefix + name)
                 if not bool(mask.all()):
                     state[prefix + name] = rows[~mask]
-        left = Holding(self.path, state)
+        left = Holding(self.where, state)
         tasks = set() if left.samples is None else {str(task) for task in left.samples.task.unique().tolist()}
         if "dates" in state:
             state["dates"] = {task: day for task, day in self.dates.items() if task in tasks}
         return left
-
-    def write(self) -> None:
-        """Put this in the place of the file: the new one is safely on disk before the old one goes."""
-        save_states([(self.path, self.state)])
 
     def nbytes(self) -> int:
         """Return what the samples take."""

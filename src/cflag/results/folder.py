@@ -8,8 +8,8 @@ metrics.jsonl        one line per round
 events.log           who was missing or came back, where clients are on other machines; a logger that broke; what a
                      method says about settings that do not fit
 tensorboard/, loggers.json    with `log`: TensorBoard's events, and what loggers need to go on
-checkpoint/          the server after each of the last two rounds, each client's state as of then, and the test after
-                     each task
+checkpoint/          the server after each of the last two rounds, logs with the clients' states as of then, and the
+                     test after each task
 pruned.json          with `cflag tune`: why a trial was given up
 result.json, model.safetensors, model.json, digests.json, figures/    once the run is finished
 predict.safetensors  then, too: what the method needs beside the model to answer
@@ -52,6 +52,7 @@ from cflag.results.drawing import FOLDER, draw, draw_run
 from cflag.results.generations import Generations
 from cflag.results.metrics import chained
 from cflag.results.result import Result
+from cflag.states.store import StateStore
 
 if TYPE_CHECKING:
     from cflag.account import Counts
@@ -72,6 +73,7 @@ class RunFolder:
         self.pruned_file = path / "pruned.json"
         self.checkpoints = path / "checkpoint"
         self.generations = Generations(self.checkpoints)
+        self.states = StateStore(self.checkpoints)
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
@@ -254,6 +256,7 @@ class RunFolder:
     def finish(self, result: Result, model: dict[str, Any]) -> None:
         """Write the model, the figures, the checksums and, last of all, the result; figures drawn beside come later."""
         self.generations.keep_newest()
+        self.states.finished()
         save_state(self.path / "model.safetensors", model)
         draw(draw_run, result, self.path)
         content = json_lines(result.to_dict())

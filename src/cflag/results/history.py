@@ -45,7 +45,8 @@ class History:
     new_tests: list[Counts] = field(default_factory=list)
     """Tests that are still to be saved."""
     costs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SPENT, 0))
-    clients: dict[int, str] = field(default_factory=dict)
+    states: dict[str, list[Any]] = field(default_factory=dict)
+    """What the checkpoint says of clients' states; see `StateStore.named`."""
     metrics_bytes: int = 0
     metrics_checksum: str = ""
     """Of the lines of the metrics so far; see `chained`."""
@@ -115,7 +116,7 @@ class History:
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> History:
         """Take back what `to_dict` returned, after a trip through a file."""
-        return cls(**{**raw, "clients": {int(k): v for k, v in raw["clients"].items()}})
+        return cls(**raw)
 
     def result(self, config: Config, folder: Path, figures: Sequence[Figure], played: Played) -> Result:
         """Sum the run up; `figures` are what its method declares."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -121,6 +121,13 @@ def pack(head: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> RecordDict:
         return RecordDict({"cflag": ConfigRecord({"head": text, "body": body})})
     large = Array(dtype="uint8", shape=(len(body),), stype="safetensors", data=body)
     return RecordDict({"cflag": ConfigRecord({"head": text}), "body": ArrayRecord({"body": large})})
+
+
+def let_go(message: Message) -> None:
+    """Free a message's large body now: Flower's records refer to themselves, so Python would do it much later."""
+    if message.has_content():
+        for record in message.content.array_records.values():
+            record.clear()
 
 
 def unpack(content: RecordDict, limit: int = 2**40) -> tuple[dict[str, Any], dict[str, Tensor]]:

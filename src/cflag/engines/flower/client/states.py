@@ -8,6 +8,8 @@ its checkpoint finds the client as it was then. All files carry checksums: what 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,31 @@ from cflag.files import (
     check_seal,
     read_bytes,
     read_json,
+    save_states,
     seal_of,
     sealed,
     write_atomically,
     write_sealed_json,
 )
+from cflag.states.log import state_name
 
 _NAME = re.compile(r"client-\d+\.([0-9a-f]+)\.(\d+)-(\d+)\.safetensors")
+
+
+@dataclass(frozen=True)
+class StateFiles:
+    """Where a client's state goes after a question: to a file of its own, named by the question's position."""
+
+    folder: Path
+    stamp: str
+
+    def name(self, client: int) -> str:
+        """Return the name of a client's state of this question."""
+        return state_name(client, self.stamp)
+
+    def write(self, states: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+        """Write states; they are safely on disk when this returns."""
+        save_states((self.folder / self.name(client), state) for client, state in states)
 
 
 class StateFolder:
@@ -57,9 +77,9 @@ class StateFolder:
         if not path.is_file() or path.read_bytes() != content:
             write_atomically(path, content)
 
-    def stamp(self, position: Position) -> str:
-        """Return how a state of this experiment, made by the question at a position, is named."""
-        return f"{self.folder.name}.{stamp(position)}"
+    def sink(self, position: Position) -> StateFiles:
+        """Return where a state of this experiment, made by the question at a position, goes."""
+        return StateFiles(self.folder, f"{self.folder.name}.{stamp(position)}")
 
     def before(self, position: Position, attempt: str) -> Path | None:
         """Return the state a question at this position is answered from; None for a client that kept nothing yet.

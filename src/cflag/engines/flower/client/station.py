@@ -73,7 +73,7 @@ class Station:
         (reply,) = self.host.answer([(self.number, saved)], ask, question.model, question.context)
         if reply is None:
             raise CflagError(f"client {self.number}: {NONE_LEFT}")
-        list(self.host.save(self.states.folder, self.states.stamp(question.position)))
+        list(self.host.save(self.states.sink(question.position)))
         where = {"task": question.context.task + 1, "round": question.context.round + 1, "question": question.name}
         # A server that restarts has the rounds before this one in its checkpoint, or all but one of them where that is
         # damaged; but it asks again what this client had still to catch up on then.

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cflag.conversation import Answer, Cost, Reply, RoundContext, shapes
-from cflag.engines.engine import check_finite
+from cflag.conversation import Answer, Cost, Reply, RoundContext
 from cflag.engines.flower.messages import GarbageError, Parcel, Question
-from cflag.errors import DivergedError, one_line
+from cflag.errors import one_line
 from cflag.problems.base import Problem
 from cflag.server import Server
 
@@ -27,65 +26,44 @@ MOST = 2**40
 """Gradients that a client may say it has computed for a question, and uses of one of its samples."""
 
 
+Shapes = dict[str, tuple[int, ...]]
+"""The names in an answer, and the shape of each."""
+
+
 class AnswerChecks:
     """Tells good answers from bad ones; remembers the shapes that the answers to a question have."""
 
     def __init__(self, claimed: Callable[[int, RoundContext], int]) -> None:
         self.claimed = claimed
         """How many samples a client has in a round, by what it said when it came."""
-        self._shapes: dict[tuple[object, ...], dict[str, tuple[int, ...]]] = {}
+        self._shapes: dict[tuple[object, ...], Shapes] = {}
 
-    def check(
-        self, heard: Mapping[int, Parcel], question: Question, asked: int, server: Server
-    ) -> tuple[dict[int, Reply], dict[int, str]]:
-        """Return the replies that can be used, and why the others cannot; `asked` is how many clients were asked."""
-        replies: dict[int, Reply] = {}
-        refused: dict[int, str] = {}
-        for number, (head, tensors) in heard.items():
-            try:
-                samples = self.claimed(number, question.context)
-                replies[number] = read_reply(head, tensors, question, samples, server)
-            except FAULTS as error:
-                refused[number] = f"refused: {error}"
-        refused |= self._misshapen(replies, question, asked)
-        left = {number: reply for number, reply in replies.items() if number not in refused}
-        refused |= _infinite(left, question, server)
-        return {number: reply for number, reply in left.items() if number not in refused}, refused
+    def read(self, number: int, parcel: Parcel, question: Question, server: Server) -> Reply:
+        """Read a client's answer, and check all of it that does not depend on other answers."""
+        return read_reply(*parcel, question, self.claimed(number, question.context), server)
 
-    def _misshapen(self, replies: Mapping[int, Reply], question: Question, asked: int) -> dict[int, str]:
-        """An answer must have the names and shapes that this question's answers had before, or that most have.
+    def expected(self, question: Question) -> Shapes | None:
+        """Return the names and shapes that this question's answers had before; None where it is new."""
+        return self._shapes.get(_key(question))
+
+    def vote(self, given: Sequence[Shapes], question: Question, asked: int) -> Shapes:
+        """Return the names and shapes that most answers to a new question have; more than half of `asked` settle it.
 
         If two have equally many votes, the one that looks more like the model wins.
         """
-        if not replies:
-            return {}
-        moment, model = question.context.moment, question.model
-        key = (question.name, question.context.task, bool(moment.left), moment.mixed)
-        votes = Counter(tuple(sorted(shapes(reply.answer).items())) for reply in replies.values())
+        model = question.model
+        votes = Counter(tuple(sorted(its.items())) for its in given)
         like = {tuple(model.params.shape), tuple(model.buffers.shape), ()}
         best = max(votes, key=lambda vote: (votes[vote], sum(shape in like for _, shape in vote)))
-        expected = self._shapes.get(key, dict(best))
         if 2 * votes[best] > asked:
-            self._shapes.setdefault(key, dict(best))
-        given = {number: shapes(reply.answer) for number, reply in replies.items()}
-        return {
-            number: f"refused: it answers {str(its)[:200]}, expected {expected}"
-            for number, its in given.items()
-            if its != expected
-        }
+            self._shapes.setdefault(_key(question), dict(best))
+        return dict(best)
 
 
-def _infinite(replies: Mapping[int, Reply], question: Question, server: Server) -> dict[int, str]:
-    """A client whose numbers are not finite is refused; if nobody's are finite, training diverged."""
-    errors: dict[int, DivergedError] = {}
-    for number, reply in replies.items():
-        try:
-            check_finite(reply, number, question.name, server)
-        except DivergedError as error:
-            errors[number] = error
-    if errors and len(errors) == len(replies):
-        raise list(errors.values())[-1]
-    return dict.fromkeys(errors, "refused: its answer is not finite")
+def _key(question: Question) -> tuple[object, ...]:
+    """Return what decides how answers to a question look."""
+    moment = question.context.moment
+    return question.name, question.context.task, bool(moment.left), moment.mixed
 
 
 def read_reply(

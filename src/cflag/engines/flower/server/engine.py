@@ -7,6 +7,7 @@ those of the local engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,17 @@ from cflag.config import Config
 from cflag.conversation import Ask, Conversation, Mean, Reply, RoundContext, Value
 from cflag.data.schedules.base import make_schedule
 from cflag.data.spec import Spec
-from cflag.engines.engine import Engine
-from cflag.engines.flower.messages import Position, Question
+from cflag.engines.engine import Engine, Total
+from cflag.engines.flower.messages import Parcel, Position, Question
 from cflag.engines.flower.server.answers import FAULTS, AnswerChecks, checked_counts
 from cflag.engines.flower.server.attendance import Attendance
+from cflag.engines.flower.server.backlog import ROOM, Backlog
 from cflag.engines.flower.server.exchange import Exchange
 from cflag.engines.flower.server.missed import Missed
 from cflag.engines.flower.server.post import Post
 from cflag.engines.flower.server.register import Register
 from cflag.engines.flower.server.roll import Roll
+from cflag.engines.flower.server.tally import Tally
 from cflag.engines.host import GlobalModel
 from cflag.problems.base import find
 from cflag.server import Server
@@ -125,14 +128,23 @@ class FlowerEngine(Engine):
     def collect(self, question: Question, asked: Sequence[int], needed: int, server: Server) -> tuple[Mean, set[int]]:
         """Return the mean answer to a question, and whose answers are in it; a repeated question is answered once."""
 
-        def once(left: Sequence[int]) -> dict[int, Reply]:
-            heard, why = self.exchange.ask(question, [number for number in left if number in self.roll.present])
-            replies, refused = self.checks.check(heard, question, len(left), server)
-            self.attendance.note({**why, **refused})
-            return replies
+        one_by_one = not (self.kind.needs_each or self.options.outlier or self.options.max_share < 1)
+        total, held = Total(self, question.context), dict[int, Reply]()
+        count = total.add if one_by_one else held.__setitem__
+        with Backlog(self.roll.register.run, ROOM if one_by_one else inf) as backlog:
+            tally = Tally(self.checks, question, server, asked, backlog, count)
 
-        replies = self.attendance.ask_until_enough(f"question '{question.name}'", asked, needed, once)
-        return self.mean_of(replies, question.context), set(replies)
+            def once(left: Sequence[int]) -> dict[int, bool]:
+                present = [number for number in left if number in self.roll.present]
+                tally.begin(len(left))
+                why = self.exchange.ask(question, present, tally.hear)
+                good, refused = tally.settle()
+                self.attendance.note({**why, **refused})
+                return dict.fromkeys(good, True)
+
+            self.attendance.ask_until_enough(f"question '{question.name}'", asked, needed, once)
+            tally.finish()
+        return total.result() if one_by_one else self.mean_of(held, question.context), tally.good
 
     def refuse(self, why: Mapping[int, str]) -> None:
         """Refuse answers like any others that cannot be used; they count as heard, so nobody can hold up a run so."""
@@ -144,7 +156,8 @@ class FlowerEngine(Engine):
 
         def once(left: Sequence[int]) -> dict[int, Tensor]:
             present = [number for number in left if number in self.roll.present]
-            heard, why = self.exchange.ask(question, present, tasks)
+            heard: dict[int, Parcel] = {}
+            why = self.exchange.ask(question, present, heard.__setitem__, tasks)
             counts = {}
             for number, (head, _) in heard.items():
                 try:

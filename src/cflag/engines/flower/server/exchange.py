@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Message, RecordDict
 
-from cflag.engines.flower.messages import Bundle, GarbageError, Parcel, Position, Question, pack, unpack
+from cflag.engines.flower.messages import Bundle, GarbageError, Parcel, Position, Question, let_go, pack, unpack
 from cflag.engines.flower.server.post import NO_ANSWER, Letter, Post, failures
 from cflag.engines.flower.server.roll import HELLO, Roll
 from cflag.engines.flower.trail import read_trail, stamp
@@ -17,6 +17,8 @@ from cflag.privacy.accounting import BudgetError
 
 ROOM = 2**26
 """Bytes an answer may have beyond eight times the size of the question's tensors."""
+AT_ONCE = 2**28
+"""Bytes of answers, each as large as the question, that are fetched at a time; others wait at the SuperLink."""
 TRIALS = 3
 """How often a question is sent at most: once, once more where it got lost, once more where tensors were lost."""
 
@@ -36,23 +38,28 @@ class Exchange:
         self._holds: dict[int, frozenset[str]] = {}
 
     def ask(
-        self, question: Question, numbers: Sequence[int], tasks: Sequence[int] | None = None
-    ) -> tuple[dict[int, Parcel], dict[int, str]]:
-        """Put one question, or with `tasks` a test, to clients; return what was heard, and why others were not.
+        self,
+        question: Question,
+        numbers: Sequence[int],
+        hear: Callable[[int, Parcel], None],
+        tasks: Sequence[int] | None = None,
+    ) -> dict[int, str]:
+        """Put one question, or with `tasks` a test, to clients; hand over what is heard, return why others were not.
 
         A client that is silent until the deadline and then says hello lost the question, or its answer got lost: it is
         asked once more. One that lost its copy of a tensor is sent it again.
         """
         kind, extra = ("train", {}) if tasks is None else ("evaluate", {"tasks": list(tasks)})
         bundle, head = Bundle(question.tensors()), {**question.head(), **extra}
-        heard: dict[int, Parcel] = {}
+        at_once = max(1, AT_ONCE // max(1, sum(tensor.nbytes for tensor in bundle.tensors.values())))
+        heard: set[int] = set()
         why: dict[int, str] = {}
         left = list(numbers)
         for trial in range(TRIALS):
             letters = self._letters(kind, head, bundle, left)
             answered: set[int] = set()
             again: list[int] = []
-            for number, message in self.post.exchange(letters, self.deadline):
+            for number, message in self.post.exchange(letters, self.deadline, at_once):
                 answered.add(number)
                 try:
                     parcel = self._open(number, message, bundle)
@@ -61,17 +68,21 @@ class Exchange:
                 except GarbageError as error:
                     why[number] = str(error)
                     continue
+                finally:
+                    let_go(message)
                 if parcel[0].get("lacks"):
                     self.forget(number)
                     again.append(number)
                 else:
-                    heard[number] = parcel
+                    heard.add(number)
+                    hear(number, parcel)
+                del parcel  # or it would be held while the next one comes
             silent = [number for number in left if number not in answered]
             left = again + ([] if trial else self._alive(silent))
             if not left:
                 break
-        why.update(failures(numbers, {**heard, **why}, f"{NO_ANSWER} within {self.deadline:g} s"))
-        return heard, why
+        why.update(failures(numbers, heard | set(why), f"{NO_ANSWER} within {self.deadline:g} s"))
+        return why
 
     def address(self, head: Mapping[str, Any], bundle: Bundle) -> dict[str, Any]:
         """Return a question's head with what says where it belongs."""

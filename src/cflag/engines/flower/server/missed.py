@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cflag.engines.flower.messages import Position, Question
+from cflag.engines.flower.messages import Parcel, Position, Question
 from cflag.engines.flower.server.exchange import Exchange
 from cflag.engines.host import GlobalModel
 
@@ -44,7 +44,8 @@ class Missed:
         for number in sorted(present):
             for missed in [m for m in self.questions if number in m.clients]:
                 question = missed.question
-                heard, why = self.exchange.ask(question, [number])
+                heard: dict[int, Parcel] = {}
+                why = self.exchange.ask(question, [number], heard.__setitem__)
                 if number not in heard:
                     failed |= why
                     break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
@@ -43,19 +43,25 @@ class Post:
         ids = self.grid.push_messages(messages)
         return {key: number for key, number in zip(ids, letters, strict=True) if key}
 
-    def collect(self, pending: dict[str, int]) -> Iterator[tuple[int, Message]]:
-        """Yield the replies that are there, and take them off the list."""
-        for message in self.grid.pull_messages(list(pending)) if pending else ():
-            number = pending.pop(message.metadata.reply_to_message_id, None)
-            if number is not None:
-                yield number, message
+    def collect(self, pending: dict[str, int], at_once: int = 10**9) -> Iterator[tuple[int, Message]]:
+        """Yield the replies that are there, and take them off the list; fetch no more than so many at a time."""
+        waiting = list(pending)
+        for start in range(0, len(waiting), at_once):
+            fetched = list(self.grid.pull_messages(waiting[start : start + at_once]))[::-1]
+            while fetched:
+                message = fetched.pop()
+                number = pending.pop(message.metadata.reply_to_message_id, None)
+                if number is not None:
+                    yield number, message
 
-    def exchange(self, letters: Mapping[int, Letter], seconds: float) -> Iterator[tuple[int, Message]]:
+    def exchange(
+        self, letters: Mapping[int, Letter], seconds: float, at_once: int = 10**9
+    ) -> Iterator[tuple[int, Message]]:
         """Send letters and yield replies as they come, until all are there, time is up, or the rest is gone."""
         pending = self.send(letters, seconds)
         end, look = time.monotonic() + seconds, time.monotonic() + LOOK_ROUND
         while pending:
-            yield from self.collect(pending)
+            yield from self.collect(pending, at_once)
             now = time.monotonic()
             if now > look:
                 look, connected = now + LOOK_ROUND, self.nodes()
@@ -65,6 +71,6 @@ class Post:
             time.sleep(POLL if pending else 0)
 
 
-def failures(numbers: Iterable[int], heard: Mapping[int, object], why: str = NO_ANSWER) -> dict[int, str]:
+def failures(numbers: Iterable[int], heard: Container[int], why: str = NO_ANSWER) -> dict[int, str]:
     """Return a reason for each client that was not heard of."""
     return {number: why for number in numbers if number not in heard}
