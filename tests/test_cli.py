@@ -265,7 +265,7 @@ def test_mistakes_in_python_are_one_line_too(tmp_path: Path) -> None:
     ours = Source.from_tensors((x, y), (x, y))
     net = torch.nn.Linear(4, 4)
     wrong: list[tuple[Any, Any, str]] = [
-        ((x.numpy(), y), None, "two tensors"),
+        ((x.tolist(), y), None, "two tensors"),
         ((x, y[:, None]), None, "expected one number per sample"),
         ((x / 0, y), None, "not finite"),
         ((x, y[:30]), None, "40 samples and 30 labels"),

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from cflag import run
+from cflag import Source, run
 from cflag.cli import main
 from cflag.commands import export as command
 from cflag.data.sources.digits import digits
@@ -44,19 +44,20 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-Answers = Callable[..., list[int]]
+Answers = Callable[..., list[Any]]
 
 
 @pytest.fixture
 def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Answers:
     """What `use.py` prints for samples."""
 
-    def ask(folder: Path, x: np.ndarray[Any, Any], *task: str) -> list[int]:
+    def ask(folder: Path, x: np.ndarray[Any, Any], *task: str, kind: Any = int, by_line: bool = False) -> list[Any]:
         np.save(tmp_path / "x.npy", x)
         monkeypatch.setattr(sys, "argv", ["use.py", str(tmp_path / "x.npy"), *task])
         capsys.readouterr()
         runpy.run_path(str(folder / "use.py"))
-        return [int(line) for line in capsys.readouterr().out.split()]
+        said = capsys.readouterr().out
+        return [kind(word) for word in (said.splitlines() if by_line else said.split())]
 
     return ask
 
@@ -100,6 +101,42 @@ def test_samples_are_scaled_and_closed_classes_are_never_the_answer() -> None:
     layer.weight.data = torch.tensor([[1.0, 0.0], [0.0, 1.0], [9.0, -9.0]])
     scores = Exported(layer, spec, torch.tensor([True, True, False]))(torch.tensor([[255, 0]], dtype=torch.uint8))
     assert scores.tolist() == [[2.0, -2.0, -torch.inf]]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_exported_regression_answers_in_the_labels_own_unit(form: Form, tmp_path: Path, answers: Answers) -> None:
+    """MAE of result.json, from what `use.py` prints; labels are of the order of a hundred thousand."""
+    generator = torch.Generator().manual_seed(3)
+    x, task = torch.randn(60, 3, generator=generator), torch.arange(60) % 2
+    y = 500_000 + 200_000 * (x @ torch.tensor([[0.5, -1.0], [0.3, 0.1], [0.2, 0.0]]))
+    source = Source.from_tensors((x[:40], y[:40]), (x[40:], y[40:]), tasks=(task[:40], task[40:]),
+                                 problem="regression", label_scale="train")  # fmt: skip
+    result = run(source=source, out=tmp_path / "run", scenario="domain", model="mlp", score="mae", **SMALL)
+    folder = export(tmp_path / "run", form)
+    said = np.array(answers(folder, x[40:].numpy(), kind=float)).reshape(20, 2)
+    for t in range(2):
+        mine = (task[40:] == t).numpy()
+        mae = np.abs(said - y[40:].double().numpy())[mine].mean()
+        assert mae == pytest.approx(result.score_matrix[-1][t], rel=1e-6)
+    about = json.loads((folder / "about.json").read_text())
+    assert about["problem"] == "regression"
+    assert about["average_mae"] == result.average_score
+    assert "classes" not in about
+    assert about["postprocessing"]["add"] == pytest.approx(y[:40].double().mean(0).tolist())
+
+
+def test_an_exported_multilabel_model_says_which_are_yes(tmp_path: Path, answers: Answers) -> None:
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(80, 4, generator=generator)
+    y = (x[:, :3] > 0).long()
+    source = Source.from_tensors((x, y), (x, y), problem="multilabel", class_names=("a", "b", "c"))
+    result = run(source=source, out=tmp_path / "run", scenario="permuted", score="exact", **{**SMALL, "tasks": 1})
+    said = answers(export(tmp_path / "run", "torchscript"), x.numpy(), kind=str, by_line=True)
+    right = [
+        set(line.split()) == {"abc"[k] for k in row.nonzero().flatten()} for line, row in zip(said, y, strict=True)
+    ]
+    assert np.mean(right) == result.score_matrix[-1][0]
+    assert len(set(said)) > 2
 
 
 def test_merged_adapters_are_in_the_exported_model(tmp_path: Path, answers: Answers) -> None:

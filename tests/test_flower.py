@@ -614,6 +614,18 @@ def test_who_does_not_belong_is_refused_at_the_door(change: Any, words: str, tmp
     assert {question(message) for message in fleet.nodes[2].received} == {"query"}
 
 
+def test_the_log_says_which_client_cannot_come_and_why(tmp_path: Path) -> None:
+    """Its node's number alone means nothing to whoever reads the log."""
+    fleet = Fleet(tmp_path, tasks=1, rounds=1, patience=0.5, source="npz:none.npz")
+    with pytest.raises(CflagError):
+        fleet.run()
+    for node, number in ((1000, 0), (999, 1), (998, 2)):
+        assert any(
+            line.startswith(f"refused node {node}: client {number}: ") and "none.npz: not found" in line
+            for line in fleet.said
+        )
+
+
 def test_a_tensor_that_a_client_holds_is_not_sent_again(tmp_path: Path) -> None:
     """In C-FLAG's second question of a round g and m are new; the model went with the first, or with a test."""
     fleet = Fleet(tmp_path)

@@ -24,6 +24,7 @@ from cflag.errors import CflagError
 from cflag.jobs import held
 from cflag.results.folder import RunFolder
 from cflag.results.follow import watch
+from cflag.results.table import as_pandas
 from tests.support.processes import COMMAND, wait_for
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -120,6 +121,16 @@ def test_pandas_where_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UserError, match="pip install pandas"):
         table.to_pandas()
+
+
+def test_records_are_rows_of_real_pandas() -> None:
+    """A column for each key, a missing value where a row has none."""
+    pandas = pytest.importorskip("pandas")
+    frame = as_pandas([{"method": "cflag", "seed": 1, "accuracy": 0.5}, {"method": "ewc", "seed": 2, "accuracy": None}])
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame.columns) == ["method", "seed", "accuracy"]
+    assert frame["method"].tolist() == ["cflag", "ewc"]
+    assert frame["accuracy"].isna().tolist() == [False, True]
 
 
 def test_tune_takes_them_and_compare_takes_what_it_found(tmp_path: Path) -> None:
@@ -314,7 +325,9 @@ def test_a_plugin_can_be_named_when_a_run_goes_on(tmp_path: Path, capsys: pytest
         "        return super().direction(client, batch, **sent) / 2\n"
     )
     assert main(["run", "--resume", str(tmp_path / "r")]) == 2
-    assert "unknown method 'Slow'" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "unknown method 'Slow'" in error
+    assert "name its file: --plugin FILE.py" in error
     assert main(["run", "--quiet", "--resume", str(tmp_path / "r"), "--plugin", str(tmp_path / "mine.py")]) == 0
     again = Result.load(tmp_path / "r")
     assert again.accuracy_matrix == result.accuracy_matrix
@@ -334,6 +347,19 @@ def test_resuming_several_runs_says_which(tmp_path: Path, capsys: pytest.Capture
     RunFolder.create(tmp_path / "all" / "c", custom)
     assert main(["run", "--resume", str(tmp_path / "all")]) == 2
     assert f"{tmp_path / 'all' / 'c'}: this run used a source of its own" in capsys.readouterr().err
+
+
+def test_finished_runs_with_parts_of_ones_own_are_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A method, a model and a source that only Python had: nothing of them is needed to show what came out."""
+    result = cflag.run(source=points(), model=Net, method=Slow, out=tmp_path / "all" / "a", **SMALL)
+    RunFolder.create(tmp_path / "all" / "b", load_config("digits", method="replay", seed=2, workers=1, **SMALL))
+    del registry._parts["method", "Slow"]
+    assert main(["run", "--resume", str(tmp_path / "all")]) == 0
+    said = capsys.readouterr().out
+    assert "a  Slow, seed 1234: finished" in said.splitlines()
+    assert f"{100 * result.average_accuracy:.1f}" in said
+    assert Result.load(tmp_path / "all" / "b").method == "replay"
+    assert main(["run", "--resume", str(tmp_path / "all" / "a")]) == 0
 
 
 def test_watch_waits_for_what_was_only_just_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

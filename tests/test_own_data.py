@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from cflag.data.notes import about_labels
 from cflag.data.options import BenchmarkOptions, DataOptions
 from cflag.data.source import Source
 from cflag.data.sources.base import Reading
+from cflag.data.spec import Spec
+from cflag.engines.flower.processes.deploy import FleetOptions, check_data
 from cflag.errors import DataError, UserError
 
 X = torch.arange(12.0).reshape(6, 2)
@@ -104,6 +107,40 @@ def test_a_dataset_of_dicts_has_its_pictures_names_and_people() -> None:
     assert source.class_names == ("x", "y", "z")
     assert source.train.subject is not None
     assert source.train.subject.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3), (3, 5, 4), (1, 5, 4)])
+def test_bytes_are_pictures_wherever_their_channels_are(shape: tuple[int, ...]) -> None:
+    """Arrays of one picture as Hugging Face's numpy format has them, or of all of them."""
+    x = np.arange(2 * 60, dtype=np.uint8).reshape(2, -1)[:, : int(np.prod(shape))].reshape(2, *shape)
+    wanted = {2: x[:, None], 3: x.transpose(0, 3, 1, 2) if shape[-1] == 3 else x}[len(shape)].tolist()
+    samples, y = [{"image": one, "label": k} for k, one in enumerate(x)], np.arange(2)
+    for source in (Source.from_datasets(samples, samples), Source.from_tensors((x, y), (x, y))):
+        assert source.train.x.dtype == torch.uint8
+        assert source.train.x.tolist() == wanted
+
+
+def test_hugging_face_datasets_are_taken_as_they_are() -> None:
+    """With the real library: pictures, names of classes, people, formats, splits; and what is no data set."""
+    hugging = pytest.importorskip("datasets", exc_type=ImportError)
+    pixels = [np.full((6, 6), 10 * k, np.uint8) for k in range(8)]
+    columns = {"image": [Image.fromarray(p) for p in pixels], "label": [k % 2 for k in range(8)], "user": [5, 9] * 4}
+    kinds = {"image": hugging.Image(), "label": hugging.ClassLabel(names=["cat", "dog"]),
+             "user": hugging.Value("int64")}  # fmt: skip
+    data = hugging.Dataset.from_dict(columns, features=hugging.Features(kinds))
+    for form in (None, "torch", "numpy"):
+        source = Source.from_datasets(data.with_format(form), data.select([3, 2]).with_format(form))
+        assert source.train.x.tolist() == [p[None].tolist() for p in pixels], form
+        assert source.test.x[:, 0, 0, 0].tolist() == [30, 20]
+        assert (source.class_names, source.train.y.tolist()) == (("cat", "dog"), [0, 1] * 4)
+        assert source.train.subject is not None
+        assert source.train.subject.tolist() == [5, 9] * 4
+    halves = data.train_test_split(0.25, seed=1)
+    assert len(Source.from_datasets(halves["train"], halves["test"]).train) == 6
+    with pytest.raises(DataError, match="a dict of train, test; give one of them"):
+        Source.from_datasets(halves, halves)
+    with pytest.raises(DataError, match="a stream must be read into one"):
+        Source.from_datasets(data.to_iterable_dataset(), data)
 
 
 def test_samples_that_do_not_fit_are_mapped_from_a_file_that_is_written_once(tmp_path: Path) -> None:
@@ -326,9 +363,43 @@ def test_many_pictures_are_mapped(tmp_path: Path) -> None:
     for name in "ab":
         for n in range(5):
             draw(tmp_path / "pics" / name / f"{n}.png", colour=n)
-    few, many = (load_source("pictures:pics", tmp_path, reading(memory_bytes=n)) for n in (2**31, 100))
-    assert torch.equal(few.train.x, many.train.x)
-    assert [file.stat().st_size for file in (tmp_path / "samples").iterdir()] == [10 * 64]
+    few, many = (load_source("pictures:pics", tmp_path, reading(memory_bytes=n)) for n in (640, 639))
+    for one, other in ((few.train, many.train), (few.test, many.test)):
+        assert torch.equal(one.x, other.x)
+        assert torch.equal(one.y, other.y)
+    files = list((tmp_path / "samples").iterdir())
+    assert sorted(file.stat().st_size for file in files) == [2 * 64, 8 * 64]  # each half its own
+    files[0].write_bytes(bytes(files[0].stat().st_size))
+    again = load_source("pictures:pics", tmp_path, reading(memory_bytes=639))
+    blank = [half.x for half in (again.train, again.test) if not half.x.any()]
+    assert [x.numel() for x in blank] == [files[0].stat().st_size]  # a half is its file, not a copy of something
+
+
+def test_the_check_goes_on_past_pictures_that_end_too_early(tmp_path: Path) -> None:
+    """A picture of noise cut in the middle can be opened, and not read; all others are counted."""
+    noise = np.random.default_rng(1).integers(0, 256, (12, 16, 16), np.uint8)
+    for n in range(12):
+        file = tmp_path / "p" / "ab"[n % 2] / f"{n:02}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noise[n]).save(file)
+        if n in (0, 3, 6, 9):
+            file.write_bytes(file.read_bytes()[:150])
+    (tmp_path / "p" / "a" / "none.png").write_bytes(b"no picture")
+    whole = np.delete(noise, [0, 3, 6, 9], 0)
+    lines = list(examine("p", tmp_path, Reading()))
+    assert "samples    8: 6 to train, 2 to test (held out by us)" in lines
+    assert f"shape      1x16x16, bytes: pictures, values {whole.min()} to {whole.max()}" in lines
+    at = lines.index("odd        5 pictures cannot be read, such as:")
+    assert [line.strip() for line in lines[at + 1 : at + 5]] == [
+        *(str(tmp_path / "p" / name) for name in ("a/none.png", "a/00.png", "a/06.png")),
+        "2 classes have fewer than 10 samples: a, b",
+    ]
+    assert lines[-1] == "cannot be used: repair or remove pictures that cannot be read"
+    with pytest.raises(DataError, match=r"a/none\.png: cannot be read as a picture \(1 of 12 cannot\)"):
+        load_source("pictures:p", tmp_path)
+    (tmp_path / "p" / "a" / "none.png").unlink()
+    with pytest.raises(DataError, match=r"\d\d\.png: cannot be read as a picture \(.*\); 'cflag data check"):
+        load_source("pictures:p", tmp_path)
 
 
 # Where and whose ------------------------------------------------------------------------------------------------------
@@ -384,6 +455,29 @@ def test_a_subset_of_clients_folders_is_the_one_each_would_take_alone(fleet: dic
     together = build_benchmark(load_config("digits", **few))
     own = {**few, "engine": "flower", "data_dir": f"{fleet['data_dir']}/client-1"}
     assert torch.equal(build_benchmark(load_config("digits", **own)).train(1, 1).x, together.train(1, 1).x)
+
+
+def test_a_fleet_whose_data_are_not_there_is_not_started(
+    fleet: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whose folder it is and where it should be, in one line, before there is a run folder."""
+    config = load_config("digits", **fleet, engine="flower")
+    check_data(config, FleetOptions())
+    for damage, why in (
+        ((tmp_path / "client-1" / "sensors.csv").unlink, r"client 1: .*client-1/sensors.csv: not found; put each"),
+        ((tmp_path / "client-1").rmdir, "client 1: there is no folder .*client-1 with its data; put each"),
+    ):
+        damage()
+        with pytest.raises(UserError, match=why):
+            check_data(config, FleetOptions())
+    monkeypatch.chdir(tmp_path)
+    for words in (["--set", "source=table:none.csv"], ["--set", "source=folder", "--data-dir", "none"]):
+        assert main(["deploy", "--quiet", "--out", "run", *words]) == 2
+        error = capsys.readouterr().err
+        assert "client 0: " in error
+        assert "none" in error
+        assert error.count("\n") == 1
+    assert not Path("run").exists()
 
 
 def test_one_client_alone_cannot_number_classes_or_tasks(fleet: dict[str, Any]) -> None:
@@ -499,7 +593,10 @@ def test_the_check_takes_numbers_to_predict(tmp_path: Path, capsys: pytest.Captu
     assert main(["data", "check", "t.csv", "--data-dir", str(tmp_path), "--set", "problem=regression"]) == 0
     said = capsys.readouterr().out
     assert "labels     60 to 69.5, mean 64.8, std 2.88" in said
-    assert "labels are as large as 69.5" in said
+    assert "; labels: mean 64.9, std 2.94" in said
+    assert "large" not in said
+    partial = "\n".join(examine("t.csv", tmp_path, Reading(partial=True, problem="regression")))
+    assert "labels are as large as 69.5" in partial
     assert "classes" not in said
 
 
@@ -527,10 +624,84 @@ def test_a_run_names_classes_that_nobody_can_learn(tmp_path: Path) -> None:
 def test_large_numbers_to_predict_are_told_of() -> None:
     x, y = torch.randn(40, 3), torch.linspace(-70, 60, 40)
     large, small = (Source.from_tensors((x, y / k), (x, y / k), problem="regression") for k in (1, 10))
-    assert about_labels(large) == ["labels are as large as 70: training may diverge; scale them to the order of one"]
-    assert about_labels(small) == []
+    assert about_labels(large) == [
+        "labels are as large as 70: training may diverge; give their label_mean and label_std"
+    ]
+    assert about_labels(small) == about_labels(replace(large, label_std=(30.0,))) == []
 
 
 def test_a_list_on_the_command_line_is_shown_how(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--set", "source=table:t.csv", "--set", "data.features=a,b"]) == 2
     assert "data.features = 'a,b' must be a list of strings, as in ['a', 'b']" in capsys.readouterr().err
+
+
+# The scale of numbers to predict, and what columns are called ---------------------------------------------------------
+
+
+def test_numbers_to_predict_are_scaled_by_the_training_labels(tmp_path: Path) -> None:
+    """Mean and deviation by NumPy, of the rows that are not held out; a client alone concludes nothing."""
+    rows = [[k, 100_000 + 40_000 * k, int(k >= 16)] for k in range(20)]
+    write_table(tmp_path / "t.csv", ["f", "label", "test"], rows)
+    prices = np.array([row[1] for row in rows[:16]], np.float64)
+    source = load_source("table:t.csv", tmp_path, Reading(problem="regression"))
+    assert source.label_mean == pytest.approx((prices.mean(),))
+    assert source.label_std == pytest.approx((prices.std(),))
+    assert source.train.y.tolist() == prices.tolist()  # as they are
+    alone = load_source("table:t.csv", tmp_path, Reading(partial=True, problem="regression"))
+    assert (alone.label_mean, alone.label_std) == ((0.0,), (1.0,))
+    said = Reading(DataOptions(label_mean=(3e5,), label_std=(1e5,)), partial=True, problem="regression")
+    given = load_source("table:t.csv", tmp_path, said)
+    assert (given.label_mean, given.label_std) == ((3e5,), (1e5,))
+    two = np.stack([prices, np.full(16, 7.0)], 1)
+    np.savez(tmp_path / "a.npz", x_train=np.eye(16), y_train=two, x_test=np.eye(16), y_test=two)
+    several = load_source("npz:a.npz", tmp_path, Reading(problem="regression"))
+    assert several.label_mean == pytest.approx((prices.mean(), 7.0))
+    assert several.label_std == pytest.approx((prices.std(), 1.0))  # what never changes is not divided
+
+
+def test_a_scale_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.csv", ["f", "label"], [[k, k % 2] for k in range(20)])
+    with pytest.raises(DataError, match=r"data.label_mean and data.label_std are for numbers to predict"):
+        load_source("table:t.csv", tmp_path, Reading(DataOptions(label_mean=(1.0,))))
+    with pytest.raises(DataError, match="want one number, or one for each of 1"):
+        load_source("table:t.csv", tmp_path, Reading(DataOptions(label_mean=(1.0, 2.0)), problem="regression"))
+    with pytest.raises(UserError, match=r"data.label_std must be positive"):
+        resolve({"source": "table:t.csv", "data": {"label_std": [0.0]}})
+    x, y = torch.zeros(4, 2), torch.arange(4.0)
+    with pytest.raises(DataError, match="label_std positive"):
+        Source.from_tensors((x, y), (x, y), problem="regression", label_scale=(0.0, -1.0))
+    with pytest.raises(DataError, match="for numbers to predict"):
+        Source.from_tensors((x, y), (x, y), label_scale=(0.0, 2.0))
+    own = Source.from_tensors((x, y), (x, y), problem="regression", label_scale="train")
+    assert (own.label_mean, own.label_std) == ((1.5,), (1.25**0.5,))
+
+
+def test_columns_keep_their_names_and_clients_must_have_the_same(tmp_path: Path) -> None:
+    """Tables whose columns lie in another order would be learned as if they were alike."""
+    for client, head in enumerate((["a", "b", "label"], ["b", "a", "label"])):
+        (tmp_path / f"client-{client}").mkdir()
+        write_table(tmp_path / f"client-{client}" / "t.csv", head, [[k, -k, k % 2] for k in range(20)])
+    own = {"source": "table:t.csv", "partition": "own", "clients": 2, "tasks": 1, "data_dir": str(tmp_path)}
+    with pytest.raises(DataError, match=r"client 1 has columns \('b', 'a'\), client 0 has \('a', 'b'\)"):
+        build_benchmark(load_config("digits", **own, data={"classes": 2}))
+    listed = build_benchmark(load_config("digits", **own, data={"classes": 2, "features": ["a", "b"]}))
+    assert listed.spec.columns == ("a", "b")
+    assert Spec.from_dict(listed.spec.to_dict()) == listed.spec
+
+
+# Arrays ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["float64", "int32", ">f4", "bool"])
+def test_arrays_are_taken_as_tensors_are(kind: str) -> None:
+    """Samples are floating point; labels, people and tasks are whole."""
+    x = (np.arange(24).reshape(4, 6) % 2).astype(kind)
+    y, who = np.array([0, 1, 2, 0], np.int16), np.array([5, 5, 9, 9], np.uint8)
+    source = Source.from_tensors((x, y), (x[::-1], y[::-1]), tasks=(y, y[::-1]), subjects=(who, who))
+    assert source.train.x.dtype == torch.float32
+    assert source.train.x.tolist() == x.astype(float).tolist()
+    assert source.test.x.tolist() == x[::-1].astype(float).tolist()
+    assert (source.classes, source.train.y.tolist(), source.test.task.tolist()) == (3, [0, 1, 2, 0], [0, 2, 1, 0])  # type: ignore[union-attr]
+    assert source.train.subject.tolist() == [5, 5, 9, 9]  # type: ignore[union-attr]
+    with pytest.raises(DataError, match="an array holds <U1, expected numbers"):
+        Source.from_tensors((x, np.array(list("abca"))), (x, y))

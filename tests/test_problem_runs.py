@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from cflag import Source, registry, resume, run
+from cflag import Result, Source, registry, resume, run
 from cflag.cli import main
 from cflag.config import load_raw, merge, resolve
 from cflag.data.benchmark import Benchmark
 from cflag.data.load import load_source
-from cflag.errors import UserError
+from cflag.errors import DivergedError, UserError
 from cflag.loggers.base import scalars, summary
 from cflag.problems.regression import MAE
 from cflag.problems.sequence import PADDING
@@ -156,6 +158,48 @@ def test_ridge_is_least_squares_on_all_samples_after_every_task(tmp_path: Path) 
         assert result.score_matrix[-1][task] == pytest.approx(r2, abs=1e-4)
 
 
+@pytest.mark.parametrize("method", ["cflag", "derpp", "ridge"])
+def test_scaled_labels_are_those_that_were_scaled_by_hand(method: str, tmp_path: Path) -> None:
+    """The same weights to the last bit, the same R²; MAE and answers are in the labels' own unit.
+
+    Mean and deviation are powers of two, so that scaling by hand rounds nothing.
+    """
+    source, _ = made("regression")
+    small = ((source.train.y, source.test.y), (source.train.x, source.test.x))
+    y = [(half * 16).round() / 16 for half in small[0]]
+    known: dict[str, Any] = {"tasks": (source.train.task, source.test.task), "problem": "regression"}
+    mean, std = (2.0**19, -(2.0**9)), (2.0**17, 2.0**3)
+    prices = [half * torch.tensor(std) + torch.tensor(mean) for half in y]
+    by_hand = Source.from_tensors((small[1][0], y[0]), (small[1][1], y[1]), **known)
+    scaled = Source.from_tensors((small[1][0], prices[0]), (small[1][1], prices[1]), label_scale=(mean, std), **known)
+    results = [run(source=s, method=method, model="linear", out=tmp_path / s.name, **SHORT)
+               for s in (replace(by_hand, name="hand"), replace(scaled, name="own"))]  # fmt: skip
+    hand, own = results
+    states = [load_file(tmp_path / name / "model.safetensors") for name in ("hand", "own")]
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    for t in range(2):
+        assert own.score_matrix[t] == pytest.approx(hand.score_matrix[t], rel=1e-9)
+    expected = hand.model().predict(small[1][1]).double() * torch.tensor(std) + torch.tensor(mean)
+    answers = own.model().predict(small[1][1])
+    torch.testing.assert_close(answers.double(), expected, rtol=1e-6, atol=0)
+    last = source.test.task == 1
+    mae = (expected[last] - prices[1][last].double()).abs().mean()
+    assert own.beside[0].matrix[-1][1] == pytest.approx(float(mae), rel=1e-6)
+
+
+def test_house_prices_are_learned(tmp_path: Path) -> None:
+    """Labels from 100,000 to 900,000 with the default rates: as they are, training diverges."""
+    torch.manual_seed(2)
+    x = torch.randn(80, 3)
+    y = 500_000 + 200_000 * (x @ torch.tensor([0.5, 0.3, 0.2]))
+    halves = (x[:60], y[:60]), (x[60:], y[60:])
+    quick = {**SHORT, "scenario": "permuted", "tasks": 1, "rounds": 30, "model": "mlp"}
+    scaled, plain = (Source.from_tensors(*halves, problem="regression", label_scale=s) for s in ("train", "own"))
+    assert (run(source=scaled, out=tmp_path / "scaled", **quick).average_score or 0) > 0.9
+    with pytest.raises(DivergedError):
+        run(source=plain, out=tmp_path / "plain", **quick)
+
+
 def test_tasks_may_have_labels_of_their_own(tmp_path: Path) -> None:
     torch.manual_seed(1)
     y = torch.randint(0, 2, (60, 4))
@@ -179,6 +223,32 @@ def test_a_fleet_gives_the_numbers_of_the_local_engine(method: str, tmp_path: Pa
     Fleet(tmp_path, **own).run()
     local(tmp_path, **own)
     assert numbers(tmp_path / "run") == numbers(tmp_path / "local")
+
+
+def test_prices_in_folders_of_three_clients_are_learned_as_on_one_machine(tmp_path: Path) -> None:
+    """Large labels, scaled by what the file says: the fleet's server sees none of them, and has the same numbers."""
+    generator = np.random.default_rng(1)
+    for client in range(3):
+        (tmp_path / f"client-{client}").mkdir()
+        x = generator.normal(size=(30, 2)).round(3)
+        price = (500_000 + 150_000 * x @ [1.0, 0.5]).round()
+        lines = [f"{a},{b},{'AB'[k % 2]},{y}" for k, ((a, b), y) in enumerate(zip(x, price, strict=True))]
+        (tmp_path / f"client-{client}" / "t.csv").write_text("\n".join(["rooms,area,task,label", *lines]))
+    own: dict[str, Any] = {"source": "table:t.csv", "partition": "own", "problem": "regression", "score": "mae",
+                           "scenario": "domain",
+                           "data": {"tasks": ["A", "B"], "label_mean": [5e5], "label_std": [1.5e5]}}  # fmt: skip
+    fleet = Fleet(tmp_path, **own)
+    for node in fleet.nodes:
+        node.context.node_config["data-dir"] = str(tmp_path / f"client-{node.number}")
+    fleet.run()
+    local(tmp_path, data_dir=str(tmp_path), **own)
+    assert numbers(tmp_path / "run") == numbers(tmp_path / "local")
+    about = [json.loads((tmp_path / name / "model.json").read_text()) for name in ("run", "local")]
+    assert about[0]["spec"] == about[1]["spec"]
+    assert about[0]["spec"]["columns"] == ["rooms", "area"]
+    mae = Result.load(tmp_path / "run").average_score
+    assert mae is not None
+    assert 1_000 < mae < 300_000  # in the labels' own unit
 
 
 def test_killed_and_resumed_it_is_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 import cflag
-from cflag import Result, Source, Split, resume, run
+from cflag import Result, Source, Split, registry, resume, run
 from cflag.cli import main
 from cflag.data.load import load_source
 from cflag.errors import UserError
+from cflag.files import checksum, write_sealed_json
 from tests.support import quick
 from tests.support.crashes import Crash, stop_after
 from tests.support.tiny_backbones import register_tiny
@@ -153,13 +154,51 @@ def test_samples_that_are_not_the_sources_are_refused(tmp_path: Path) -> None:
 def test_a_model_of_ones_own_is_given_again(tmp_path: Path) -> None:
     own = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     result = run("digits", model=own, scenario="class", out=tmp_path / "run", **QUICK)
-    with pytest.raises(UserError, match=r"a model of its own: give it again, as in result.model\(MyNetwork\(\)\)"):
+    with pytest.raises(UserError, match=r"handed over in Python: give it, the class or an object of it: result\.model"):
         result.model()
     again = result.model(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     x, y = of_task(load_source("digits"), again.tasks[1])
     assert float((again.predict(x) == y).double().mean()) == result.accuracy_matrix[-1][1]
     with pytest.raises(UserError, match=r"does not fit the model"):
         result.model(nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Linear(12, 10)))
+
+
+NET = """
+from torch import nn
+from cflag import register
+
+@register("model", "mine")
+class Net(nn.Module):
+    def __init__(self, shape, outputs, options):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Tanh(), nn.Linear(6, outputs))
+
+    def forward(self, x):
+        return self.layers(x)
+"""
+
+
+@pytest.mark.parametrize("named", ["by file", "by plugin"])
+def test_a_model_by_file_is_found_while_the_file_is_what_it_was(named: str, tmp_path: Path) -> None:
+    """Changed code whose weights fit (another activation) would answer otherwise without a word."""
+    file = tmp_path / "net.py"
+    file.write_text(NET)
+    how: dict[str, Any] = {"model": f"{file}:Net"} if named == "by file" else {"model": "mine", "plugins": [str(file)]}
+    result = run("digits", scenario="class", out=tmp_path / "run", **QUICK, **how)
+    x, y = of_task(load_source("digits"), (about := result.model()).tasks[1])
+    assert float((about.predict(x) == y).double().mean()) == result.accuracy_matrix[-1][1]
+    schema = json.loads((Path(cflag.__file__).parent / "results" / "model.schema.json").read_text())
+    jsonschema.validate(json.loads((tmp_path / "run" / "model.json").read_text()), schema)
+    network = type(about.network)
+    file.write_text(NET.replace("Tanh", "ReLU"))
+    with pytest.raises(UserError, match=r"net\.py, was changed since; put it back, or give it, the class"):
+        result.model()
+    file.unlink()
+    with pytest.raises(UserError, match=r"is not there: .*net\.py; put it back, or give it, the class"):
+        result.model()
+    if named == "by file":  # a plugin's run cannot be read without it
+        assert torch.equal(result.model(network).predict(x), about.predict(x))
+    registry._parts.pop(("model", "mine"), None)
 
 
 def test_the_file_is_as_its_schema_says_and_the_same_after_a_kill(
@@ -312,6 +351,55 @@ def test_the_command_says_numbers_of_a_regression(
     assert head.split() == ["file", "sample", "predicted"]
     expected = model.predict(torch.tensor([[float(row[3])] for row in rows[1:]])).flatten()
     assert [float(line.split()[2]) for line in lines] == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+def test_columns_are_found_by_name_wherever_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Columns in another order are put into the run's; one that is missing is named; one too many is left out."""
+    rows = _walks(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CFLAG_DATA", str(tmp_path))
+    run(**OF_WALKS, data={"label": "kind", "user": "who"}, scenario="class")
+    about = json.loads(Path("run/model.json").read_text())
+    jsonschema.validate(about, json.loads((Path(cflag.__file__).parent / "results" / "model.schema.json").read_text()))
+    assert about["spec"]["columns"] == ["speed", "heat"]
+    assert about["table"] == {"label": "kind", "user": "who", "task": "task", "test": "test"}
+    tables = {"turned": ["heat", "more", "speed"], "short": ["heat", "kind"]}
+    for name, head in tables.items():
+        known = [{**dict(zip(rows[0], row, strict=True)), "more": "9"} for row in rows[1:]]
+        lines = [head, *([row[column] for column in head] for row in known)]
+        Path(f"{name}.csv").write_text("".join(",".join(line) + "\n" for line in lines))
+    assert main(["predict", "run", "turned.csv", "--csv"]) == 0
+    said = capsys.readouterr()
+    assert [line.split(",")[3] for line in said.out.splitlines()[1:]] == [row[2] for row in rows[1:]]
+    assert said.err == "note: turned.csv: not among what the run learned from, and left out: more\n"
+    assert main(["predict", "run", "walks.csv", "--csv"]) == 0
+    assert capsys.readouterr().err == ""  # the run's own table has nothing too many
+    assert main(["predict", "run", "short.csv"]) == 2
+    error = capsys.readouterr().err
+    assert "short.csv: there is no column 'speed', which the run learned from; it has heat, kind" in error
+    assert error.count("\n") == 1
+
+
+def test_runs_that_kept_no_names_can_be_asked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model.json of an earlier version: by the order of the columns, as it was then."""
+    rows = _walks(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CFLAG_DATA", str(tmp_path))
+    run(**OF_WALKS, data={"label": "kind", "user": "who"}, scenario="class")
+    about = json.loads(Path("run/model.json").read_text())
+    del about["table"], about["spec"]["columns"], about["checksum"]
+    write_sealed_json(Path("run/model.json"), about)
+    digests = json.loads(Path("run/digests.json").read_text())
+    del digests["checksum"]
+    digests["model.json"] = checksum(Path("run/model.json").read_bytes())
+    write_sealed_json(Path("run/digests.json"), digests)
+    assert Result.load(Path("run")).model().columns == ()
+    assert main(["predict", "run", "walks.csv", "--csv"]) == 0
+    assert [line.split(",")[3] for line in capsys.readouterr().out.splitlines()[1:]] == [row[2] for row in rows[1:]]
 
 
 def test_pictures_are_asked_about_as_they_were_learned_from(

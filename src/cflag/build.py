@@ -12,9 +12,10 @@ from torch import nn
 from cflag import registry
 from cflag.augmentations.base import Augment
 from cflag.config import CUSTOM, Config
-from cflag.data.benchmark import MOST_BYTES, Benchmark, Features
+from cflag.data.benchmark import Benchmark, Features
 from cflag.data.load import data_dir_or_default, load_own, load_source
 from cflag.data.partitions.base import has_own_data
+from cflag.data.resize import MOST_BYTES
 from cflag.data.source import Source
 from cflag.data.sources.base import Reading
 from cflag.data.spec import Spec
@@ -197,6 +198,8 @@ def build_learner(
     learner = Learner(built, spec.heads, spec.normalise, config.device, loss, channels_last, problem)
     learner.check(spec.blank(), spec.classes)
     learner.augment = _augment(config, spec, built)
+    if spec.scales_labels:
+        learner.own_unit = spec.own_unit
     check_model(config.privacy, learner.buffers.numel(), loss is not None)
     return learner
 

@@ -1,7 +1,8 @@
 """A finished run's model for people who have no cflag: one file, what its outputs mean, and ten lines that use it.
 
 The exported model takes raw samples, as the data set has them (pictures as bytes), and scales them itself. Outputs of
-classes that no task brought are at minus infinity, so that the largest output is the run's own answer.
+classes that no task brought are at minus infinity, so that the largest output is the run's own answer; numbers to
+predict are in the labels' own unit.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from cflag.data.spec import Spec
 from cflag.errors import UserError
 from cflag.files import json_lines, write_atomically
 from cflag.methods.base import Method
+from cflag.problems.base import find, takes
 from cflag.results.folder import RunFolder
 from cflag.results.model import TrainedModel, load_model
 from cflag.results.result import Result
@@ -46,7 +48,7 @@ LOADING: dict[Form, tuple[str, str]] = {
     ),
 }
 USAGE = """\
-\"\"\"Classify samples: python use.py SAMPLES.npy [TASK], an array of the shape and kind that about.json names.\"\"\"
+\"\"\"Answer for samples: python use.py SAMPLES.npy{task}, an array of the shape and kind that about.json names.\"\"\"
 import json, sys
 from pathlib import Path
 import numpy as np
@@ -54,9 +56,17 @@ import numpy as np
 here, x = Path(__file__).parent, np.load(sys.argv[1])
 about = json.loads((here / "about.json").read_text())
 {scores}
-allowed = about["tasks"][int(sys.argv[2]) - 1] if len(sys.argv) > 2 else range(len(about["classes"]))
-print(*(about["classes"][allowed[k]] for k in scores[:, list(allowed)].argmax(1)), sep="\\n")
+{answers}
 """
+ALLOWED = 'allowed = about["tasks"][int(sys.argv[2]) - 1] if len(sys.argv) > 2 else range(len(about["classes"]))\n'
+ANSWERS = {
+    "classes": ALLOWED
+    + 'print(*(about["classes"][allowed[k]] for k in scores[:, list(allowed)].argmax(1)), sep="\\n")',
+    "multilabel": ALLOWED
+    + 'print(*(" ".join(about["classes"][k] for k in allowed if row[k] > 0) for row in scores), sep="\\n")',
+    "regression": 'print(*(" ".join(f"{value:.9g}" for value in row) for row in scores), sep="\\n")',
+}
+"""What is printed of scores, by what labels are: a class, the labels that are yes, or numbers."""
 
 
 class Exported(nn.Module):
@@ -65,6 +75,8 @@ class Exported(nn.Module):
     mean: Tensor
     std: Tensor
     closed: Tensor
+    label_mean: Tensor
+    label_std: Tensor
 
     def __init__(self, model: nn.Module, spec: Spec, open_outputs: Tensor) -> None:
         super().__init__()
@@ -75,15 +87,20 @@ class Exported(nn.Module):
         self.kind = next(model.parameters()).dtype
         self.register_buffer("mean", torch.tensor(spec.mean).view(shape))
         self.register_buffer("std", torch.tensor(spec.std).view(shape))
+        self.own_unit = spec.scales_labels
+        self.register_buffer("label_mean", torch.tensor(spec.label_mean, dtype=torch.float64))
+        self.register_buffer("label_std", torch.tensor(spec.label_std, dtype=torch.float64))
         self.register_buffer("closed", torch.zeros(spec.classes).masked_fill(~open_outputs, -torch.inf))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a score for each class, (n, classes)."""
+        """Return a score for each class, or the numbers that are predicted, (n, outputs)."""
         if self.bytes:
             x = x.float() / 255
         if self.scaled:
             x = (x - self.mean.to(x.dtype)) / self.std.to(x.dtype)
         scores: Tensor = self.model(x.to(self.kind))
+        if self.own_unit:
+            return (scores.double() * self.label_std + self.label_mean).to(self.kind)
         return scores + self.closed
 
 
@@ -108,14 +125,20 @@ def export(run: Path, form: Form, out: Path | None = None) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / FILES[form], content)
     write_atomically(out / "about.json", json_lines(_about(result, trained)))
-    write_atomically(out / "use.py", usage(form).encode())
+    write_atomically(out / "use.py", usage(form, _kind(config.problem)).encode())
     return out
 
 
-def usage(form: Form) -> str:
-    """Return ten lines that use the exported model."""
+def usage(form: Form, kind: str = "classes") -> str:
+    """Return ten lines that use the exported model, by what the labels were."""
     imports, scores = LOADING[form]
-    return USAGE.format(imports=imports, scores=scores)
+    task = "" if kind == "regression" else " [TASK]"
+    return USAGE.format(imports=imports, scores=scores, answers=ANSWERS[kind], task=task)
+
+
+def _kind(problem: str) -> str:
+    """Return which of the problems that can be exported one is, or derives from; '' for another."""
+    return next((kind for kind in ANSWERS if takes(find(problem), [kind])), "")
 
 
 def _refuse(config: Config) -> None:
@@ -128,8 +151,8 @@ def _refuse(config: Config) -> None:
         )
     if config.model == CUSTOM:
         raise UserError("this run used a model of its own: result.model(MyNetwork()) gives it back; export that")
-    if config.problem != "classes":
-        raise UserError(f"problem = '{config.problem}': only models that answer with classes are exported so far")
+    if not _kind(config.problem):
+        raise UserError(f"problem = '{config.problem}': models are exported for {', '.join(ANSWERS)} so far")
     if config.backbone:
         raise UserError(f"this run's model is on features of backbone '{config.backbone}': not exported yet")
 
@@ -137,8 +160,11 @@ def _refuse(config: Config) -> None:
 def _about(result: Result, trained: TrainedModel) -> dict[str, Any]:
     """Return what a user of the model must know."""
     spec = trained.spec
+    numbers = takes(trained.problem, ["regression"])
     return {
-        "classes": list(trained.class_names),
+        "problem": result.config["problem"],
+        **({} if numbers else {"classes": list(trained.class_names)}),
+        **({"columns": list(spec.columns)} if spec.columns else {}),
         "tasks": [list(spec.tasks[task]) for task in trained.seen],
         "task_known": spec.by_task,
         "input": {"name": "x", "shape": ["n", *spec.shape], "dtype": spec.dtype},
@@ -149,11 +175,16 @@ def _about(result: Result, trained: TrainedModel) -> dict[str, Any]:
             "mean": list(spec.mean),
             "std": list(spec.std),
         },
-        "average_accuracy": result.average_accuracy,
+        **({"postprocessing": _postprocessing(spec)} if numbers else {}),
+        result.score.named("average_accuracy"): result.average_accuracy,
         "method": result.method,
         "source": result.config["source"],
         "versions": result.versions,
     }
+
+
+def _postprocessing(spec: Spec) -> dict[str, Any]:
+    return {"in_model": True, "multiply_by": list(spec.label_std), "add": list(spec.label_mean)}
 
 
 def _written(model: nn.Module, blank: Tensor, form: Form) -> bytes:

@@ -74,9 +74,7 @@ def carry(experiment: Experiment, folder: RunFolder, display: Display) -> Result
     if config.engine == "local":
         return experiment.run_in(folder, display)
     if folder.finished:
-        result = folder.result()
-        catch_up(display, config, folder)
-        return result
+        return finished(folder, display)
     check_engine(config, folder)
     require_loggers(config.log)
     with explain_failures(folder.path), require_flower():
@@ -87,6 +85,18 @@ def carry(experiment: Experiment, folder: RunFolder, display: Display) -> Result
             for line in experiment.benchmark.notes():
                 display.note(line)
         return simulate(folder, config, display)
+
+
+def finished(folder: RunFolder, display: Display) -> Result:
+    """Return a finished run's result, and log what loggers lack of it; parts of one's own need not be here."""
+    result = folder.result()
+    folder.draw_missing(result)
+    try:
+        config = folder.config()
+    except UserError:
+        return result
+    catch_up(display, config, folder)
+    return result
 
 
 def check_engine(config: Config, folder: RunFolder | None = None) -> None:

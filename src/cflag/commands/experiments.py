@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from cflag.results.folder import RunFolder
     from cflag.results.result import Result
 
-    Experiments = Iterator[tuple[RunFolder, Experiment]]
+    Experiments = Iterator[tuple[RunFolder, Experiment | None]]
+    """Run folders, and what is to be done in them: nothing where they are finished."""
 
 BUDGETS = ("rounds", "gradients", "bytes")
 
@@ -106,7 +107,7 @@ def _run(args: argparse.Namespace) -> None:
     console = PatientConsole()
     display = Quiet() if args.quiet else Bar(console)
     with nullcontext() if args.quiet else loading(console):  # takes a few seconds
-        from cflag.launch import carry
+        from cflag.launch import carry, finished
 
         say = partial(console.print, highlight=False, soft_wrap=True)
         root, experiments = (
@@ -119,7 +120,8 @@ def _run(args: argparse.Namespace) -> None:
                 for folder, experiment in experiments:
                     if stopped():
                         raise InterruptedRunError("stopped")
-                    results.append(carry(experiment, folder, _floors(args, folder) if args.floors else display))
+                    shown = _floors(args, folder) if args.floors else display
+                    results.append(finished(folder, shown) if experiment is None else carry(experiment, folder, shown))
         except InterruptedRunError:
             raise InterruptedRunError(
                 f"stopped; all finished rounds are saved; continue with: cflag run --resume {root}"
@@ -150,32 +152,36 @@ def _resumed(args: argparse.Namespace, say: Callable[[str], None]) -> tuple[Path
     folders = [RunFolder.open(path) for path in _folders_in(args.resume)]
     for folder in folders:
         folder.add_plugins([absolute(file) for file in args.plugin])
-    configs = [replace(folder.config(), **changed) for folder in folders]
+    configs = [None if folder.finished else replace(folder.config(), **changed) for folder in folders]
     if len(folders) > 1:
         for line in _what_is_left(folders, configs):
             say(line)
     return args.resume, ((f, _experiment(f, config)) for f, config in zip(folders, configs, strict=True))
 
 
-def _experiment(folder: RunFolder, config: Config) -> Experiment:
+def _experiment(folder: RunFolder, config: Config | None) -> Experiment | None:
     """Build a run's experiment; what is wrong with it is said with its folder, which may be one of many."""
     from cflag.experiment import Experiment
 
+    if config is None:
+        return None
     try:
         return Experiment(config)
     except UserError as error:
         raise UserError(f"{folder.path}: {error}") from None
 
 
-def _what_is_left(folders: Sequence[RunFolder], configs: Sequence[Config]) -> Iterator[str]:
+def _what_is_left(folders: Sequence[RunFolder], configs: Sequence[Config | None]) -> Iterator[str]:
     """Yield a line for each run of several: what it is, and how far."""
+    from cflag.config import load_file
     from cflag.data.schedules.base import total_rounds
 
     width = max(len(folder.path.name) for folder in folders)
     for folder, config in zip(folders, configs, strict=True):
-        rounds = total_rounds(config)
-        how_far = "finished" if folder.finished else f"goes on after round {folder.rounds_done()} of {rounds}"
-        yield f"{folder.path.name:<{width}}  {config.method}, seed {config.seed}: {how_far}"
+        raw, how_far = load_file(folder.path / "config.toml"), "finished"
+        if config is not None:
+            how_far = f"goes on after round {folder.rounds_done()} of {total_rounds(config)}"
+        yield f"{folder.path.name:<{width}}  {raw['method']}, seed {raw['seed']}: {how_far}"
 
 
 def _refuse_with_resume(args: argparse.Namespace) -> None:

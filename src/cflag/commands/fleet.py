@@ -15,6 +15,7 @@ from cflag.errors import UserError
 
 if TYPE_CHECKING:
     from cflag.commands.common import Commands
+    from cflag.config import Config
     from cflag.results.display import Display
     from cflag.results.folder import RunFolder
     from cflag.results.result import Result
@@ -110,10 +111,10 @@ def _loading(args: argparse.Namespace) -> AbstractContextManager[None]:
 
 def _deploy(args: argparse.Namespace) -> None:
     with _loading(args), require_flower():
-        from cflag.engines.flower.processes.deploy import FleetOptions, deploy
+        from cflag.engines.flower.processes.deploy import FleetOptions, check_data, deploy
     data = absolute(args.data_dir) if args.data_dir else os.environ.get("CFLAG_DATA", "")
     fleet = FleetOptions(data, args.database, args.poll)
-    _fleet(args, lambda folder, display: deploy(folder, fleet, display))
+    _fleet(args, lambda folder, display: deploy(folder, fleet, display), lambda config: check_data(config, fleet))
 
 
 def _server(args: argparse.Namespace) -> None:
@@ -125,8 +126,12 @@ def _server(args: argparse.Namespace) -> None:
     _fleet(args, lambda folder, display: serve_fleet(folder, options, display))
 
 
-def _fleet(args: argparse.Namespace, carry: Callable[[RunFolder, Display], Result]) -> None:
-    """Open or make the run folder of a deployment, let it be carried, and show what came out."""
+def _fleet(
+    args: argparse.Namespace,
+    carry: Callable[[RunFolder, Display], Result],
+    check: Callable[[Config], None] = lambda config: None,
+) -> None:
+    """Open or make the run folder of a deployment that passes a check, let it be carried, and show what came out."""
     from cflag.config import resolve
     from cflag.loggers.attach import require_loggers
     from cflag.results.display import Bar, PatientConsole, Quiet, show_results
@@ -138,10 +143,13 @@ def _fleet(args: argparse.Namespace, carry: Callable[[RunFolder, Display], Resul
             raise UserError("--resume takes all from the folder's config.toml; give nothing else to change")
         folder = RunFolder.open(args.resume)
         folder.add_plugins([*map(absolute, args.plugin)])
+        if not folder.finished:
+            check(folder.config())
     else:
         args.engine = "flower"
         config = resolve(raw_of(args))
         require_loggers(config.log)
+        check(config)
         stem = Path(args.preset or "digits").stem.replace(":", "-")
         folder = RunFolder.create(args.out or new_folder(f"{stem}-{config.method}-{config.seed}"), config)
     if not folder.finished:

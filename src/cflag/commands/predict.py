@@ -102,7 +102,7 @@ def _lines(
     from cflag.commands.unseen import read_samples
 
     for path in files:
-        x = read_samples(path, model, config)
+        x = read_samples(path, model, config, lambda line: print(f"note: {line}", file=sys.stderr))
         for start in range(0, len(x), AT_ONCE):
             try:
                 for place, answer in enumerate(answers(x[start : start + AT_ONCE]), start + 1):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cflag.data.sources.table import as_column, is_number, read_csv, read_parquet
-from cflag.errors import DataError, UserError, unknown
+from cflag.errors import DataError, UserError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 SPECIAL = ("label", "user", "task", "test")
 
 
-def read_samples(path: Path, model: TrainedModel, config: Mapping[str, Any]) -> Array:
+def read_samples(path: Path, model: TrainedModel, config: Mapping[str, Any], note: Callable[[str], None]) -> Array:
     """Return the samples in a file; `config` is the run's, which says how its source was read."""
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
     if path.suffix == ".npz":
         return _arrays(path)
     if path.suffix in (".csv", ".parquet"):
-        return _table(path, model, config)
+        return _table(path, model, config, note)
     return _picture(path, model, config)
 
 
@@ -45,14 +45,14 @@ def _arrays(path: Path) -> Array:
     return x if x.dtype == np.uint8 else x.astype(np.float32)
 
 
-def _table(path: Path, model: TrainedModel, config: Mapping[str, Any]) -> Array:
+def _table(path: Path, model: TrainedModel, config: Mapping[str, Any], note: Callable[[str], None]) -> Array:
     """Return the rows of a table, each as a sample: of a table with a head the columns that the run learned from."""
     import numpy as np
 
     shape, dtype = model.sample or (model.spec.shape, model.spec.dtype)
     from_table = str(config.get("source", "")).startswith("table:")
     named = path.suffix == ".parquet" or (from_table and _has_head(path))
-    x = _named(path, config["data"] if from_table else {}) if named else _plain(path)
+    x = _named(path, config["data"] if from_table else {}, model.columns, note) if named else _plain(path)
     if x.ndim != 2 or x.shape[1] != prod(shape):
         columns = x.shape[1] if x.ndim == 2 else 0
         raise DataError(f"{path}: {columns} columns; a sample of this run is {prod(shape)} numbers, {shape}")
@@ -81,16 +81,25 @@ def _plain(path: Path) -> Array:
         raise DataError(f"{path}: not a table of numbers ({error})") from None
 
 
-def _named(path: Path, options: Mapping[str, Any]) -> Array:
-    """Return the features of a table with a head: those that `[data]` lists, or all but label, user, task and test."""
+def _named(path: Path, options: Mapping[str, Any], learned: Sequence[str], note: Callable[[str], None]) -> Array:
+    """Return the features of a table with a head: those that the run learned from, in its order.
+
+    Runs of earlier versions did not keep their names: there it is those that `[data]` lists, or all but label, user,
+    task and test.
+    """
     import numpy as np
 
     columns = read_parquet(path) if path.suffix == ".parquet" else read_csv(path)
     special = {options.get(key) or key for key in SPECIAL}
-    names = list(options.get("features", ())) or [name for name in columns if name not in special]
+    others = [name for name in columns if name not in special]
+    names = list(learned or options.get("features", ())) or others
     for name in names:
         if name not in columns:
-            raise unknown(f"column of {path.name}", name, columns)
+            have = ", ".join(columns)
+            raise DataError(f"{path}: there is no column '{name}', which the run learned from; it has {have[:200]}")
+    extra = [name for name in others if learned and name not in learned and not options.get("features")]
+    if extra:
+        note(f"{path}: not among what the run learned from, and left out: {', '.join(extra)[:200]}")
     if not names:
         raise DataError(f"{path}: there are no columns but {', '.join(columns)}; a sample needs features")
     x: Array = np.stack([as_column(path, name, columns[name]) for name in names], axis=1)

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from cflag import registry
 from cflag.data.heads import Heads
 from cflag.data.notes import about_classes, about_labels, about_tests
 from cflag.data.options import BenchmarkOptions
 from cflag.data.partitions.base import Deal, Dealt, Half, Indices, Partition, has_own_data
+from cflag.data.resize import at_size
 from cflag.data.samples import Samples
 from cflag.data.scenarios.base import TaskSequence
 from cflag.data.schedules.base import NEVER, Classes, make_schedule
@@ -29,10 +29,6 @@ from cflag.rng import stream
 
 ClassCounts = list[dict[int, list[int]]]
 """For each task its classes, and for each class the training samples that clients 0, 1, ... have of it."""
-
-
-MOST_BYTES = 16 * 10**9
-"""What images may take in memory when they are resized: a hundred times CIFAR10."""
 
 
 class Features(Protocol):
@@ -65,7 +61,7 @@ class Benchmark:
                 f"set problem = '{source.problem}'"
             )
         source = self._reduced(source)
-        self.source = source = features.source(source) if features else _resized(source, options.image_size)
+        self.source = source = features.source(source) if features else at_size(source, options.image_size)
         if options.validation:
             self.source = source = _held_out(source, options)
         self._features = features if self.has_pictures else None  # a whole network
@@ -96,6 +92,9 @@ class Benchmark:
             origin=source.origin,
             class_names=source.class_names,
             label=tuple(source.train.y.shape[1:]),
+            label_mean=source.label_mean,
+            label_std=source.label_std,
+            columns=source.columns,
         )
         if not (self.problem.splits or self.heads.shared):
             raise UserError(
@@ -171,7 +170,8 @@ class Benchmark:
         x = self.tasks[task].transform(split.x[chosen])
         subject = None if split.subject is None else split.subject[chosen]
         picture = None if split.picture is None else split.picture[chosen]
-        return Samples(x, split.y[chosen], torch.full((len(chosen),), task), subject=subject, picture=picture)
+        y = self.spec.targets(split.y[chosen])
+        return Samples(x, y, torch.full((len(chosen),), task), subject=subject, picture=picture)
 
     @property
     def has_pictures(self) -> bool:
@@ -330,28 +330,3 @@ def _held_out(source: Source, options: BenchmarkOptions) -> Source:
             chosen[rng.permutation(members)[: max(1, round(options.validation * len(members)))]] = True
     kept, held_out = (train.chosen(torch.from_numpy(np.flatnonzero(mask))) for mask in (~chosen, chosen))
     return replace(source, train=kept, test=held_out)
-
-
-def _resized(source: Source, size: int) -> Source:
-    """Shrink images to size × size by averaging, where the options ask for it."""
-    if not size:
-        return source
-    if len(source.shape) != 3:
-        raise UserError(f"image_size wants images; {source.name} has samples of shape {source.shape}")
-
-    count = len(source.train) + len(source.test)
-    room = count * source.shape[0] * size * size * source.train.x.element_size()
-    if room > MOST_BYTES:
-        raise UserError(
-            f"image_size = {size}: {count:,} images of that size take {room / 1e9:,.0f} GB, more than "
-            f"{MOST_BYTES / 1e9:,.0f}; make it smaller, or use fewer samples_per_class"
-        )
-    train, test = (replace(split, x=resized(split.x, size)) for split in (source.train, source.test))
-    return replace(source, train=train, test=test)
-
-
-def resized(x: Tensor, size: int) -> Tensor:
-    """Return images of size × size pixels, by averaging."""
-    pieces = [F.interpolate(piece.float(), size=(size, size), mode="area") for piece in x.split(1000)]
-    whole = not x.is_floating_point()
-    return torch.cat([(piece.round() if whole else piece).to(x.dtype) for piece in pieces])

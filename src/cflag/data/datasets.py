@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cflag.data.channels import channels_first
 from cflag.data.place import data_dir_or_default
 from cflag.data.store import gathered
 from cflag.errors import DataError
@@ -27,6 +28,10 @@ def read_through(
 ) -> tuple[Tensor, list[Tensor]]:
     """Read every sample once; return all `x`, and columns of labels and, where there are any, subjects and tasks."""
     read, folder = read or _parts, data_dir_or_default(folder)
+    if isinstance(data, Mapping):
+        raise DataError(
+            f"{where}: a dict of {', '.join(map(str, data))[:60]}; give one of them for train, one for test"
+        )
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise DataError(f"{where}: {type(data).__name__} has no len and no [index]; a stream must be read into one")
     if not len(data):
@@ -73,9 +78,11 @@ def _parts(sample: Any) -> tuple[Any, ...]:
 def _tensor(x: Any) -> Tensor:
     """Return a sample as a tensor: pictures as bytes (channels, height, width), all else as floating point."""
     if not isinstance(x, Tensor | np.ndarray | list | float | int) and hasattr(x, "convert"):  # Pillow's
-        x = np.asarray(x if x.mode in ("L", "RGB") else x.convert("RGB"))
-        x = x[None] if x.ndim == 2 else x.transpose(2, 0, 1)
-    made = torch.as_tensor(np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x)
+        pixels = np.array(x if x.mode in ("L", "RGB") else x.convert("RGB"))
+        return torch.from_numpy(pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+    if isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim in (2, 3):
+        x = channels_first(x[None])[0]
+    made = torch.as_tensor(np.array(x) if isinstance(x, np.ndarray) else x)
     return made if made.dtype == torch.uint8 else made.float()
 
 

@@ -23,6 +23,8 @@ from cflag.errors import DataError
 FEW = 10
 """A class with fewer samples than this is odd."""
 SHOWN = 5
+NAMED = 3
+"""Files that are named of those that cannot be read."""
 ROOM = 60
 """What there is of a line of 80 columns for names."""
 
@@ -47,18 +49,26 @@ def examine(what: str, root: Path, reading: Reading) -> Iterator[str]:
     reader = find_reader(name, reading)
     assert isinstance(reader, OwnReader)
     reader.check(root)
-    rows, refused = reader.rows(root), ""
-    source_or_none: Source | None = None
-    try:
-        clean = replace(rows, x=torch.nan_to_num(rows.x)) if rows.x.is_floating_point() else rows
-        source_or_none = as_source(reader.path(root).stem, clean, reading)
-    except DataError as error:
-        refused = str(error)
+    title, rows = reader.path(root).stem, reader.rows(root)
+    source_or_none, refused = _tried(title, rows, reading)
+    if refused:
+        rows = rows.readable()
+        source_or_none, refused = _tried(title, rows, reading)
     yield from _lines(rows, source_or_none, name)
     if rows.unreadable and not refused:
         refused = "repair or remove pictures that cannot be read"
     if refused:
         yield f"cannot be used: {refused}"
+
+
+def _tried(title: str, rows: Rows, reading: Reading) -> tuple[Source | None, str]:
+    """Return the source that rows are; or why they are none."""
+    x = rows.x
+    try:
+        clean = replace(rows, x=torch.nan_to_num(x)) if isinstance(x, Tensor) and x.is_floating_point() else rows
+        return as_source(title, clean, reading), ""
+    except DataError as error:
+        return None, str(error)
 
 
 def _rows(source: Source) -> Rows:
@@ -80,27 +90,37 @@ def _lines(rows: Rows, source: Source | None, name: str) -> Iterator[str]:
     halves = f": {len(source.train)} to train, {len(source.test)} to test" if source else ""
     said = "" if rows.test is not None or source is None else " (held out by us)"
     yield f"samples    {len(rows)}{halves}{said}"
-    shape = "x".join(map(str, rows.x.shape[1:]))
-    kind = "bytes: pictures" if rows.x.dtype == torch.uint8 else "numbers"
-    yield f"shape      {shape}, {kind}, {_range(rows.x)}"
+    parts = _parts(rows, source)
+    shape = "x".join(map(str, parts[0].shape[1:]))
+    kind = "bytes: pictures" if parts[0].dtype == torch.uint8 else "numbers"
+    yield f"shape      {shape}, {kind}, {_range(parts)}"
     measured = source is not None and source.problem != "classes"
     yield f"labels     {_measured(rows.label)}" if measured else f"classes    {_counted(rows.label)}"
     yield f"users      {'not known' if rows.user is None else _counted(rows.user)}"
     yield f"tasks      {'not known' if rows.task is None else _counted(rows.task)}"
     if source is not None:
-        yield f"scale      mean {_short(source.mean)}, std {_short(source.std)}"
-    odd = [*_odd_folders(rows), *_odd_samples(rows)]
+        of_labels = f"; labels: mean {_short(source.label_mean)}, std {_short(source.label_std)}" if measured else ""
+        yield f"scale      mean {_short(source.mean)}, std {_short(source.std)}{of_labels}"
+    odd = [*_odd_folders(rows), *_odd_samples(rows, parts)]
     odd += about_labels(source) if measured and source else _odd_labels(rows, source)
     yield f"odd        {odd[0] if odd else 'nothing'}"
     for line in odd[1:]:
         yield f"           {line}"
 
 
-def _range(x: Tensor) -> str:
-    if not x.numel():
+def _parts(rows: Rows, source: Source | None) -> list[Tensor]:
+    """Return all samples: as they were found, or, where they were still in files, as the source has read them."""
+    if isinstance(rows.x, Tensor):
+        return [rows.x]
+    return [source.train.x, source.test.x] if source else [rows.at(np.arange(len(rows)))]
+
+
+def _range(parts: Sequence[Tensor]) -> str:
+    if not sum(x.numel() for x in parts):
         return "no values"
-    finite = x[torch.isfinite(x)] if x.is_floating_point() else x
-    return f"values {float(finite.min()):g} to {float(finite.max()):g}" if finite.numel() else "no finite values"
+    finite = [x[torch.isfinite(x)] if x.is_floating_point() else x for x in parts]
+    ends = [float(end) for x in finite if x.numel() for end in x.aminmax()]
+    return f"values {min(ends):g} to {max(ends):g}" if ends else "no finite values"
 
 
 def _counted(found: Array) -> str:
@@ -130,21 +150,22 @@ def _short(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.3g}" for value in values[:SHOWN]) + (", ..." if len(values) > SHOWN else "")
 
 
-def _odd_samples(rows: Rows) -> Iterator[str]:
-    """Yield what is odd about `x`."""
+def _odd_samples(rows: Rows, parts: Sequence[Tensor]) -> Iterator[str]:
+    """Yield what is odd about samples."""
     if rows.unreadable:
-        yield f"{len(rows.unreadable)} pictures cannot be read, the first is {rows.unreadable[0]}"
+        yield f"{len(rows.unreadable)} pictures cannot be read{', such as' if len(rows.unreadable) > NAMED else ''}:"
+        yield from rows.unreadable[:NAMED]
     if not len(rows):
         return
-    flat = rows.x.reshape(len(rows), -1)
-    if rows.x.is_floating_point():
+    if parts[0].is_floating_point():
+        flat = parts[0].reshape(len(rows), -1)
         wrong = ~torch.isfinite(flat).all(1)
         if wrong.any():
             yield f"{int(wrong.sum())} samples hold values that are not finite, the first is {int(wrong.nonzero()[0])}"
         constant = int((flat == flat[0]).all(0).sum())
         if constant:
             yield f"{constant} of {flat.shape[1]} features are the same in all samples"
-    digests = [hashlib.sha256(row.numpy().tobytes()).digest() for row in flat]
+    digests = [hashlib.sha256(row.numpy().tobytes()).digest() for x in parts for row in x]
     twice = len(digests) - len(set(digests))
     if twice:
         yield f"{twice} samples are there more than once"

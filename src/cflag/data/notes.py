@@ -28,11 +28,12 @@ def about_classes(source: Source, learned: Iterable[int]) -> list[str]:
 
 
 def about_labels(source: Source) -> list[str]:
-    """Say so where numbers to predict are large."""
+    """Say so where numbers to predict are large, and are learned as they are."""
     largest = float(source.train.y.abs().max()) if source.train.y.numel() else 0.0
-    if not takes(find(source.problem), ["regression"]) or largest <= LARGE:
+    scaled = source.label_mean != (0.0,) or source.label_std != (1.0,)
+    if not takes(find(source.problem), ["regression"]) or scaled or largest <= LARGE:
         return []
-    return [f"labels are as large as {largest:g}: training may diverge; scale them to the order of one"]
+    return [f"labels are as large as {largest:g}: training may diverge; give their label_mean and label_std"]
 
 
 def about_tests(sizes: Sequence[Sequence[int]], classes: Sequence[int]) -> list[str]:

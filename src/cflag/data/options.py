@@ -54,6 +54,10 @@ class DataOptions:
     """What is taken from each channel or feature; by default the mean of the training samples."""
     std: tuple[float, ...] = ()
     """What they are divided by; by default the standard deviation of the training samples."""
+    label_mean: tuple[float, ...] = ()
+    """What is taken from numbers to predict; by default the mean of the training labels."""
+    label_std: tuple[float, ...] = ()
+    """What they are divided by; by default the standard deviation of the training labels."""
     memory_bytes: int = 2**31
     """Above so many bytes, samples are not held in memory but in a file of the data folder, which is mapped."""
 
@@ -69,8 +73,9 @@ class DataOptions:
             names = getattr(self, key)
             if isinstance(names, tuple) and len(set(names)) < len(names):
                 raise UserError(f"{table}.{key} names something twice")
-        if any(std <= 0 for std in self.std):
-            raise UserError(f"{table}.std must be positive")
+        for key in ("std", "label_std"):
+            if any(std <= 0 for std in getattr(self, key)):
+                raise UserError(f"{table}.{key} must be positive")
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from cflag.data.channels import channels_first
+from cflag.data.scale import LabelScale, scale_of
 from cflag.errors import DataError
-from cflag.problems.base import find, whole
+from cflag.problems.base import find, takes, whole
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from torch import Tensor
+
+    Given = Tensor | npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -61,9 +68,18 @@ class Source:
     """What classes 0, 1, ... are called, where known."""
     problem: str = "classes"
     """What its labels are: `cflag list problems`. `classes` is then the number of outputs that a model needs."""
+    label_mean: tuple[float, ...] = (0.0,)
+    """What is taken from numbers to predict, each its own or one for all, before a model learns them."""
+    label_std: tuple[float, ...] = (1.0,)
+    """What they are divided by; answers and scores are in the labels' own unit all the same."""
+    columns: tuple[str, ...] = ()
+    """What the numbers of a sample are called, where it is a row of a table."""
 
     def __post_init__(self) -> None:
         problem = find(self.problem)
+        self._check_scale()
+        if self.columns and self.shape != (len(self.columns),):
+            raise DataError(f"{self.name}: {len(self.columns)} names of columns for samples of shape {self.shape}")
         if self.class_names and len(self.class_names) != self.classes:
             raise DataError(f"{self.name}: {len(self.class_names)} class names for {self.classes} classes")
         for half, split in (("train", self.train), ("test", self.test)):
@@ -79,6 +95,17 @@ class Source:
             shapes = tuple(self.train.y.shape[1:]), tuple(self.test.y.shape[1:])
             raise DataError(f"{self.name}: labels have shape {shapes[0]} in train and {shapes[1]} in test")
 
+    def _check_scale(self) -> None:
+        """Refuse a scale of labels that are no numbers, or that does not fit them."""
+        if self.label_mean == (0.0,) and self.label_std == (1.0,):
+            return
+        if not takes(find(self.problem), ["regression"]):
+            raise DataError(f"{self.name}: label_mean and label_std are for numbers to predict, problem = 'regression'")
+        if any(len(part) not in (1, self.classes) for part in (self.label_mean, self.label_std)):
+            raise DataError(f"{self.name}: label_mean and label_std want one number, or one for each of {self.classes}")
+        if not all(map(isfinite, (*self.label_mean, *self.label_std))) or min(self.label_std) <= 0:
+            raise DataError(f"{self.name}: label_mean must be finite numbers, label_std positive ones")
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
@@ -87,40 +114,39 @@ class Source:
     @classmethod
     def from_tensors(
         cls,
-        train: tuple[Tensor, Tensor],
-        test: tuple[Tensor, Tensor],
+        train: tuple[Given, Given],
+        test: tuple[Given, Given],
         name: str = "custom",
-        tasks: tuple[Tensor, Tensor] | None = None,
+        tasks: tuple[Given, Given] | None = None,
         *,
-        subjects: tuple[Tensor, Tensor] | None = None,
+        subjects: tuple[Given, Given] | None = None,
         class_names: Sequence[str] = (),
         problem: str = "classes",
+        label_scale: LabelScale = "own",
     ) -> Source:
-        """Make a source of your own tensors: (x, y) for train and for test, labels 0..classes-1.
+        """Make a source of your own tensors or arrays: (x, y) for train and for test, labels 0..classes-1.
 
         `tasks` are the tasks of the train and of the test samples, from 0; `subjects` the people they are of, any
         whole numbers. Where a class has no sample, `class_names` must say that it exists. With another `problem`,
-        labels are what that says: `problem = "regression"` takes numbers.
+        labels are what that says: `problem = "regression"` takes numbers. A model learns them as they
+        are; with `label_scale = "train"`, or a mean and a standard deviation, by those of the train half, or by these.
         """
-        for half in (train, test):
-            if len(half) != 2 or not all(isinstance(part, torch.Tensor) for part in half):
-                raise DataError(
-                    f"{name}: give (x, y) as two tensors for train and for test; torch.from_numpy makes them of arrays"
-                )
-            if not half[1].numel():
-                raise DataError(f"{name}: there are no labels; give some for train and for test")
+        pairs = [_pair(half, name) for half in (train, test)]
         kind = find(problem)
-        y = [kind.labels(part[1], f"{name}: {half}") for part, half in ((train, "train"), (test, "test"))]
+        y = [kind.labels(part[1], f"{name}: {half}") for part, half in zip(pairs, ("train", "test"), strict=True)]
         classes = len(class_names) or _outputs(problem, y, name)
 
-        def numbers(given: tuple[Tensor, Tensor] | None, what: str) -> list[Tensor | None]:
+        def numbers(given: tuple[Given, Given] | None, what: str) -> list[Tensor | None]:
             if given is None:
                 return [None, None]
-            return [whole(part, f"{name}: {half} {what}") for part, half in zip(given, ("train", "test"), strict=True)]
+            both = zip(map(_tensor, given), ("train", "test"), strict=True)
+            return [whole(part, f"{name}: {half} {what}") for part, half in both]
 
         people, ids = numbers(subjects, "subjects"), numbers(tasks, "tasks")
-        halves = [Split(h[0], y[k], people[k], task=ids[k]) for k, h in enumerate((train, test))]
-        return cls(name, halves[0], halves[1], classes, class_names=tuple(class_names), problem=problem)
+        halves = [Split(h[0], y[k], people[k], task=ids[k]) for k, h in enumerate(pairs)]
+        mean, std = scale_of(label_scale, y[0])
+        return cls(name, halves[0], halves[1], classes, class_names=tuple(class_names), problem=problem,
+                   label_mean=mean, label_std=std)  # fmt: skip
 
     @classmethod
     def from_datasets(
@@ -154,6 +180,28 @@ class Source:
         return cls(name, halves[0], halves[1], classes, class_names=names)
 
 
+def _tensor(given: Given) -> Tensor:
+    """Return an array of the user's as a tensor of bytes, whole numbers or floating-point ones."""
+    if isinstance(given, torch.Tensor):
+        return given
+    if given.dtype.kind not in "biuf":
+        raise DataError(f"an array holds {given.dtype}, expected numbers; give classes as 0, 1, ... and class_names")
+    kind = np.float32 if given.dtype.kind == "f" else np.uint8 if given.dtype == np.uint8 else np.int64
+    return torch.from_numpy(np.ascontiguousarray(given, kind))
+
+
+def _pair(half: tuple[Given, Given], name: str) -> tuple[Tensor, Tensor]:
+    """Return the samples and labels of a half as tensors."""
+    if len(half) != 2 or not all(isinstance(part, torch.Tensor | np.ndarray) for part in half):
+        raise DataError(f"{name}: give (x, y) as two tensors, or arrays, for train and for test")
+    x, y = map(_tensor, half)
+    if isinstance(half[0], np.ndarray):
+        x = torch.from_numpy(channels_first(x.numpy())) if x.dtype == torch.uint8 and x.dim() > 2 else x.float()
+    if not y.numel():
+        raise DataError(f"{name}: there are no labels; give some for train and for test")
+    return x, y
+
+
 def _outputs(problem: str, y: Sequence[Tensor], name: str) -> int:
     """Return how many outputs labels need; of plain classes none may be skipped."""
     return count_classes(torch.cat(list(y)), name) if problem == "classes" else find(problem).outputs(y)
@@ -176,7 +224,7 @@ def joined(parts: Sequence[Source]) -> Source:
     """Join the sources of clients 0, 1, ... into one that knows whose samples are whose."""
     first = parts[0]
     for number, part in enumerate(parts):
-        for key in ("classes", "mean", "std", "shape", "class_names"):
+        for key in ("classes", "columns", "mean", "std", "label_mean", "label_std", "shape", "class_names"):
             if getattr(part, key) != getattr(first, key):
                 raise DataError(
                     f"client {number} has {key} {getattr(part, key)}, client 0 has {getattr(first, key)}; "

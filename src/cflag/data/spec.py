@@ -36,6 +36,12 @@ class Spec:
     """What the classes are called; empty where nobody knows."""
     label: tuple[int, ...] = ()
     """The shape of a label: () for one number, (k,) for a row of them."""
+    label_mean: tuple[float, ...] = (0.0,)
+    """What is taken from numbers to predict before a model learns them."""
+    label_std: tuple[float, ...] = (1.0,)
+    """What they are divided by."""
+    columns: tuple[str, ...] = ()
+    """What the numbers of a sample are called, where it was a row of a table."""
 
     @cached_property
     def heads(self) -> Heads:
@@ -64,6 +70,29 @@ class Spec:
         mean, std = self._statistics[place]
         return (x - mean) / std
 
+    @property
+    def scales_labels(self) -> bool:
+        """Whether a model learns labels on another scale than their own."""
+        return self.label_mean != (0.0,) or self.label_std != (1.0,)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Return labels as a model learns them."""
+        if not self.scales_labels:
+            return y
+        mean, std = self._label_scale(y.device)
+        return ((y.double() - mean) / std).to(y.dtype)
+
+    def own_unit(self, values: Tensor) -> Tensor:
+        """Return a model's answers, or labels as it learns them, in the labels' own unit."""
+        if not self.scales_labels:
+            return values
+        mean, std = self._label_scale(values.device)
+        return values.double() * std + mean
+
+    def _label_scale(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        mean, std = (torch.tensor(v, dtype=torch.float64, device=device) for v in (self.label_mean, self.label_std))
+        return mean, std
+
     @cached_property
     def _statistics(self) -> dict[tuple[int, torch.dtype, torch.device], tuple[Tensor, Tensor]]:
         """The mean and standard deviation, ready to be broadcast over samples."""
@@ -76,6 +105,9 @@ class Spec:
         plain |= {"origin": self.origin} if self.origin else {}
         lists |= {"class_names": list(self.class_names)} if self.class_names else {}
         plain |= {"label": list(self.label)} if self.label else {}
+        if self.scales_labels:
+            lists |= {"label_mean": list(self.label_mean), "label_std": list(self.label_std)}
+        lists |= {"columns": list(self.columns)} if self.columns else {}
         return {**lists, **plain, "tasks": [list(classes) for classes in self.tasks]}
 
     @classmethod
@@ -93,4 +125,7 @@ class Spec:
             origin=str(raw.get("origin", "")),
             class_names=tuple(str(name) for name in raw.get("class_names", ())),
             label=tuple(raw.get("label", ())),
+            label_mean=tuple(raw.get("label_mean", (0.0,))),
+            label_std=tuple(raw.get("label_std", (1.0,))),
+            columns=tuple(str(name) for name in raw.get("columns", ())),
         )

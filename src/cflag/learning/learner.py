@@ -101,6 +101,8 @@ class Learner:
         """What is added to logits to close outputs of classes that a client has not seen; None: no more are closed."""
         self.augment: Augment | None = None
         """What varies samples while clients learn from them."""
+        self.own_unit: Callable[[Tensor], Tensor] = lambda values: values
+        """Turns answers, and labels as they are learned, into the labels' own unit."""
         self._loss = None if loss is None else own_loss(loss, self)
         self._channels_last = channels_last
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -317,7 +319,8 @@ class Learner:
         """Return what each sample adds to the problem's sums, (n, 2 width): knowing its task, and not knowing it."""
         here = samples.to(scores.device)
         readings = self.heads.readings(scores, here.task, self.seen)
-        return torch.cat([self.problem.sums(reading, here.y) for reading in readings], 1).cpu()
+        y = self.own_unit(here.y)
+        return torch.cat([self.problem.sums(self.own_unit(reading), y) for reading in readings], 1).cpu()
 
     def features(self, samples: Samples) -> Tensor:
         """Return what the model's last dense layer takes in, one row per sample."""

@@ -6,7 +6,7 @@ Both execute code, so a machine loads only what it names itself: a client of a f
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import torch
 
 from cflag import registry
 from cflag.errors import UserError
+from cflag.files import checksum
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,6 +34,18 @@ def absolute_reference(name: str, where: Path) -> str:
     path = Path(place).expanduser() if place.endswith(".py") else Path(*place.split(".")).with_suffix(".py")
     file = (where / path).resolve()
     return f"{file}:{what}" if place.endswith(".py") or file.is_file() else name
+
+
+def code_of(name: str, plugins: Sequence[str]) -> dict[str, Any]:
+    """Return where the code of a model is and its checksum, where it is a file of the user's own; else nothing."""
+    file: str | None = name.rpartition(":")[0]
+    if not is_reference(name):
+        own = name in registry.names("model")
+        file = inspect.getsourcefile(inspect.unwrap(registry.get("model", name))) if own else None
+        file = file if file in plugins else None
+    if not file or not file.endswith(".py"):
+        return {}
+    return {"code": {"file": file, "sha256": checksum(Path(file).read_bytes())}}
 
 
 def model_maker(name: str) -> Maker:

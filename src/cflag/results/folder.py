@@ -111,7 +111,10 @@ class RunFolder:
         try:
             return resolve(_whole(load_file(path)))
         except UserError as error:
-            raise UserError(f"{path}: {error} (was the run begun by another version of cflag?)") from None
+            raise UserError(
+                f"{path}: {error} (a part of your own? name its file: --plugin FILE.py; or was the run begun by "
+                "another version of cflag?)"
+            ) from None
 
     def log_to(self, log: str, plugins: tuple[str, ...]) -> None:
         """Let a run that is not finished be logged elsewhere, too, from now on; the logger may be a plugin's."""

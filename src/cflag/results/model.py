@@ -8,6 +8,7 @@ are called, and which tasks were seen. What a method needs beside the model, as 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,12 +18,13 @@ from torch import Tensor, nn
 
 from cflag.build import build_features, build_learner, build_method
 from cflag.config import CUSTOM, Config, load_file, resolve
-from cflag.data.benchmark import resized
+from cflag.data.resize import resized
 from cflag.data.samples import Samples
 from cflag.data.spec import Spec
 from cflag.errors import UserError
-from cflag.files import WHAT_TO_DO, load_state, read_json, save_state, write_sealed_json
+from cflag.files import WHAT_TO_DO, checksum, load_state, read_json, save_state, write_sealed_json
 from cflag.models.lora import split_again
+from cflag.models.reference import Maker, code_of, maker_of
 from cflag.problems.base import takes
 from cflag.process import one_thread
 from cflag.results.digests import BESIDE, DESCRIPTION, MODEL, check_model
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from cflag.learning.learner import Learner
     from cflag.methods.base import Method
 
+GIVE_AGAIN = "give it, the class or an object of it: result.model(MyNetwork)"
 SCHEMA = 1
 """The version of model.json."""
 Raw = tuple[tuple[int, ...], str]
@@ -43,6 +46,7 @@ def describe_model(
 ) -> None:
     """Write down what it takes to use a run's model beside its weights."""
     known = {name: value for name, value in beside.items() if value is not None}
+    others = {key: getattr(config.data, key) or key for key in ("label", "user", "task", "test")}
     about = {
         "schema": SCHEMA,
         "method": config.method,
@@ -54,6 +58,8 @@ def describe_model(
         "image_size": config.image_size,
         "backbone": config.backbone,
         "beside": sorted(known),
+        **({"table": others} if spec.columns else {}),
+        **code_of(config.model, config.plugins),
     }
     if known:
         save_state(folder / BESIDE, known)
@@ -94,15 +100,24 @@ class TrainedModel(nn.Module):
         return self.spec.tasks
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """What the numbers of a sample are called, in their order, where it was a row of a table; else nothing."""
+        return self.spec.columns
+
+    @property
     def takes_one_size(self) -> bool:
         """Whether samples must have one shape: pictures of any size may be resized."""
         return self._features is None and not self._size
 
     def forward(self, x: Given) -> Tensor:
-        """Return a score of each class for each raw sample, (n, classes): for most methods the model's logits."""
+        """Return a score of each class for each raw sample, (n, classes): for most methods the model's logits.
+
+        Numbers to predict are in the labels' own unit.
+        """
         with one_thread():
             samples = self._samples(x)
-            return self._method.predict(self._learner, samples, **self._beside)
+            scores = self._method.predict(self._learner, samples, **self._beside)
+            return self._learner.own_unit(scores).to(scores.dtype)
 
     def probabilities(self, x: Given, task: int | Literal["any"] | None = None) -> Tensor:
         """Return the softmax of the scores over the classes that may be answered, zero for the others.
@@ -178,8 +193,8 @@ class TrainedModel(nn.Module):
         return x
 
 
-def load_model(folder: Path, own: nn.Module | None = None, device: str = "cpu") -> TrainedModel:
-    """Return the model of a finished run; a module of one's own must be given again, only its weights are kept."""
+def load_model(folder: Path, own: nn.Module | Maker | None = None, device: str = "cpu") -> TrainedModel:
+    """Return the model of a finished run; only its weights are kept, so its code must be where it was, or given."""
     for name, why in ((DESCRIPTION, "it was written by an earlier version of cflag, or is not finished"),
                       (MODEL, "someone deleted it")):  # fmt: skip
         if not (folder / name).is_file():
@@ -188,10 +203,12 @@ def load_model(folder: Path, own: nn.Module | None = None, device: str = "cpu") 
     about = read_json(folder / DESCRIPTION)
     if about.get("schema") != SCHEMA:
         raise UserError(f"{folder / DESCRIPTION} was written by another version of cflag; run it again")
+    if own is None:
+        _check_code(folder, about)
     # Where it was computed, and logged to, need not be here.
     config = resolve({**load_file(folder / "config.toml"), "device": device, "workers": 1, "log": ""})
     if config.model == CUSTOM and own is None:
-        raise UserError("this run used a model of its own: give it again, as in result.model(MyNetwork())")
+        raise UserError(f"this run used a model that was handed over in Python: {GIVE_AGAIN}")
     try:
         spec = Spec.from_dict(about["spec"])
         model = _filled(folder, config, spec, own, about)
@@ -200,8 +217,24 @@ def load_model(folder: Path, own: nn.Module | None = None, device: str = "cpu") 
     return model
 
 
-def _filled(folder: Path, config: Config, spec: Spec, own: nn.Module | None, about: Mapping[str, Any]) -> TrainedModel:
-    learner = build_learner(config, spec, own if config.model == CUSTOM else None)
+def _check_code(folder: Path, about: Mapping[str, Any]) -> None:
+    """Refuse a network whose file is not what it was: its weights might fit, and mean something else."""
+    code = about.get("code")
+    if code is None:
+        return
+    file = Path(code["file"])
+    if not file.is_file():
+        raise UserError(f"the code of this run's model is not there: {file}; put it back, or {GIVE_AGAIN}")
+    if checksum(file.read_bytes()) != code["sha256"]:
+        raise UserError(f"the code of this run's model, {file}, was changed since; put it back, or {GIVE_AGAIN}")
+
+
+def _filled(
+    folder: Path, config: Config, spec: Spec, own: nn.Module | Maker | None, about: Mapping[str, Any]
+) -> TrainedModel:
+    if own is not None and not isinstance(own, nn.Module):
+        own = maker_of(own, getattr(own, "__name__", repr(own)))
+    learner = build_learner(replace(config, model=CUSTOM) if own is not None else config, spec, own)
     state = {name: value for name, value in load_state(folder / MODEL).items() if isinstance(value, Tensor)}
     try:
         learner.model.load_state_dict(split_again(learner.model, state) if config.lora.merge else state)

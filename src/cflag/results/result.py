@@ -24,6 +24,7 @@ from cflag.results.metrics import read_metrics
 if TYPE_CHECKING:
     from torch import nn
 
+    from cflag.models.reference import Maker
     from cflag.results.model import TrainedModel
 
 SCHEMA = 5
@@ -231,8 +232,12 @@ class Result:
             "learning_accuracy": learning_accuracy(a),
         }
 
-    def model(self, own: nn.Module | None = None, device: str = "cpu") -> TrainedModel:
-        """Return what was learned, ready to predict; a model of your own must be given again, for its code."""
+    def model(self, own: nn.Module | Maker | None = None, device: str = "cpu") -> TrainedModel:
+        """Return what was learned, ready to predict.
+
+        A model that was handed over in Python must be given again, for its code: its class, or an object of it. One by
+        file is found there, as long as the file is what it was.
+        """
         from cflag.results.model import load_model
 
         if self.folder is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cflag.data.channels import channels_first
 from cflag.data.sources.own import Array, OwnReader, Rows
 from cflag.errors import DataError
 from cflag.registry import register
@@ -75,7 +76,4 @@ def _samples(x: Array, path: Path) -> Array:
         raise DataError(f"{path}: x has shape {x.shape}, expected (samples, ...)")
     if x.dtype != np.uint8 or x.ndim == 2:
         return np.ascontiguousarray(x, dtype=np.float32)
-    if x.ndim == 3:
-        return np.ascontiguousarray(x[:, None])
-    last = x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3)
-    return np.ascontiguousarray(x.transpose(0, 3, 1, 2) if last else x)
+    return channels_first(x)

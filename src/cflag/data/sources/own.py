@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +25,23 @@ Array = npt.NDArray[Any]
 OUT = {"1": True, "true": True, "yes": True, "test": True, "0": False, "false": False, "no": False, "train": False}
 
 
+class Unread(Protocol):
+    """Samples that are still in their files."""
+
+    def at(self, chosen: Array) -> Tensor:
+        """Read some of them; above the memory there is for them, into a file that is mapped."""
+        ...
+
+    def readable(self) -> tuple[Array, Unread, tuple[str, ...]]:
+        """Try to read each; return the places of those that can be, these alone, and the files of the others."""
+        ...
+
+
 @dataclass(frozen=True)
 class Rows:
     """Samples as they were found: one row each, with the words that stand for its class, person, task and half."""
 
-    x: Tensor
+    x: Tensor | Unread
     label: Array
     user: Array | None = None
     task: Array | None = None
@@ -37,9 +49,28 @@ class Rows:
     class_names: tuple[str, ...] = ()
     """Where the place itself lists the classes, also those without samples."""
     unreadable: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    """What the numbers of a row are called, in a table."""
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def at(self, chosen: Array) -> Tensor:
+        """Return the samples of some rows."""
+        import torch
+
+        return self.x[torch.from_numpy(chosen)] if isinstance(self.x, torch.Tensor) else self.x.at(chosen)
+
+    def readable(self) -> Rows:
+        """Return the rows whose samples can be read, with the names of the others."""
+        import torch
+
+        if isinstance(self.x, torch.Tensor):
+            return self
+        kept, x, broken = self.x.readable()
+        user, task, test = (None if part is None else part[kept] for part in (self.user, self.task, self.test))
+        names = (*self.unreadable, *broken)
+        return Rows(x, self.label[kept], user, task, test, self.class_names, names, self.columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +134,10 @@ def as_source(name: str, rows: Rows, reading: Reading) -> Source:
     test = _held_out(group, user, task, options.held_out) if rows.test is None else _marked(name, rows.test)
 
     def half(mask: npt.NDArray[np.bool_], what: str) -> Split:
-        chosen = torch.from_numpy(np.flatnonzero(mask))
-        if not len(chosen):
+        places = np.flatnonzero(mask)
+        if not len(places):
             raise DataError(f"{name}: no sample is for {what}; see data.held_out and data.test")
-        x = rows.x if mask.all() else rows.x[chosen]
+        x, chosen = rows.at(places), torch.from_numpy(places)
         parts = (None if part is None else torch.from_numpy(part)[chosen] for part in (y, user, task))
         label, subject, of_task = parts
         assert label is not None
@@ -114,7 +145,9 @@ def as_source(name: str, rows: Rows, reading: Reading) -> Source:
 
     train = half(~test, "training")
     mean, std = _scale(name, train.x, reading)
-    return Source(name, train, half(test, "tests"), classes, mean, std, class_names=names, problem=reading.problem)
+    label_mean, label_std = _label_scale(name, train.y, reading)
+    return Source(name, train, half(test, "tests"), classes, mean, std, class_names=names, problem=reading.problem,
+                  label_mean=label_mean, label_std=label_std, columns=rows.columns)  # fmt: skip
 
 
 def words(values: Array) -> Array:
@@ -236,6 +269,8 @@ def _held_out(y: Array, user: Array | None, task: Array | None, share: float) ->
 
 def _scale(name: str, x: Tensor, reading: Reading) -> tuple[Numbers, Numbers]:
     """Return mean and standard deviation: as given, or of the training samples, where they are everybody's."""
+    from cflag.data.scale import statistics
+
     pictures = x.dtype.is_floating_point is False
     known: tuple[Numbers, Numbers] = ((0.5,), (0.25,)) if pictures else ((0.0,), (1.0,))
     options = reading.options
@@ -247,16 +282,15 @@ def _scale(name: str, x: Tensor, reading: Reading) -> tuple[Numbers, Numbers]:
     return mean, std
 
 
-def statistics(x: Tensor) -> tuple[Numbers, Numbers]:
-    """Return the mean and standard deviation of each channel or feature, bytes on the scale 0..1; 1 for constants."""
-    import torch
+def _label_scale(name: str, y: Tensor, reading: Reading) -> tuple[Numbers, Numbers]:
+    """Return mean and standard deviation of numbers to predict: as given, or of everybody's training labels."""
+    from cflag.data.scale import statistics
+    from cflag.problems.base import find, takes
 
-    total, squares, count = torch.zeros(x.shape[1]).double(), torch.zeros(x.shape[1]).double(), 0
-    scale = 1.0 if x.is_floating_point() else 255.0
-    shift = x[:1000].double().flatten(2).mean((0, 2)) if x.dim() > 2 else x[:1000].double().mean(0)
-    for part in x.split(1000):
-        values = (part.double().reshape(len(part), x.shape[1], -1) - shift[:, None]).transpose(0, 1).flatten(1)
-        total, squares, count = total + values.sum(1), squares + values.square().sum(1), count + values.shape[1]
-    mean = total / count
-    std = (squares / count - mean.square()).clamp(min=0).sqrt() / scale
-    return tuple(((mean + shift) / scale).tolist()), tuple(torch.where(std > 1e-8, std, 1.0).tolist())
+    given = reading.options.label_mean, reading.options.label_std
+    known: tuple[Numbers, Numbers] = (0.0,), (1.0,)
+    if takes(find(reading.problem), ["regression"]):
+        known = known if reading.partial or all(given) else statistics(y.reshape(len(y), -1))
+    elif any(given):
+        raise DataError(f"{name}: data.label_mean and data.label_std are for numbers to predict: problem = regression")
+    return given[0] or known[0], given[1] or known[1]

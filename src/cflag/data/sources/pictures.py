@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,49 @@ class _Found:
     test: bool | None
 
 
+@dataclass(frozen=True)
+class _Pixels:
+    """Pictures that are read when they are asked for: where all of them do not fit into memory, into a file."""
+
+    files: tuple[Path, ...]
+    size: int
+    grey: bool
+    root: Path
+    memory_bytes: int
+
+    def at(self, chosen: Array) -> Tensor:
+        """Return some of them as bytes."""
+        import torch
+
+        from cflag.data.store import gathered
+
+        files, channels = [self.files[k] for k in chosen.tolist()], 1 if self.grey else 3
+
+        def row(index: int) -> Tensor:
+            return torch.from_numpy(pixels_of(files[index], self.size, self.grey))
+
+        def key() -> str:
+            about = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+            return hashlib.sha256(f"{about} {self.size} {self.grey}".encode()).hexdigest()
+
+        if not files:
+            return torch.zeros((0, channels, self.size, self.size), dtype=torch.uint8)
+        fits = len(self.files) * channels * self.size**2 <= self.memory_bytes
+        return gathered(len(files), row, key, self.root, self.memory_bytes if fits else -1)
+
+    def readable(self) -> tuple[Array, _Pixels, tuple[str, ...]]:
+        """Return the places of pictures that are whole, these alone, and the files that end too early."""
+        broken = []
+        for place, file in enumerate(self.files):
+            try:
+                pixels_of(file, self.size, self.grey)
+            except DataError:
+                broken.append(place)
+        kept = np.setdiff1d(np.arange(len(self.files)), broken)
+        files = tuple(self.files[k] for k in kept.tolist())
+        return kept, replace(self, files=files), tuple(str(self.files[k]) for k in broken)
+
+
 @register("source", "pictures", "a folder of pictures of your own: pictures:DIR with CLASS/*.png, or train/ and test/")
 @dataclass(frozen=True, kw_only=True)
 class Pictures(OwnReader):
@@ -44,14 +87,14 @@ class Pictures(OwnReader):
     """
 
     def rows(self, root: Path) -> Rows:
-        """Return the pictures as bytes, in the order of their names."""
+        """Return the pictures, to be read as bytes, in the order of their names."""
         folder = self.path(root)
         names, found = _files(folder)
         size, grey, unreadable = self._format([one.file for one in found])
         bad = set(unreadable)
         good = [one for one in found if one.file not in bad]
         user, task, test = self._columns(folder, good)
-        x = self._pixels([one.file for one in good], size, grey, root)
+        x = _Pixels(tuple(one.file for one in good), size, grey, root, self.options.memory_bytes)
         label = np.array([one.label for one in good], dtype=str)
         return Rows(x, label, user, task, test, names, tuple(map(str, unreadable)))
 
@@ -72,22 +115,6 @@ class Pictures(OwnReader):
         grey = modes <= set(GREY) and not self.reading.partial
         colour = self.options.colour
         return self.options.size or own, grey if colour == "auto" else colour == "grey", unreadable
-
-    def _pixels(self, files: Sequence[Path], size: int, grey: bool, root: Path) -> Tensor:
-        import torch
-
-        from cflag.data.store import gathered
-
-        def row(index: int) -> Tensor:
-            return torch.from_numpy(pixels_of(files[index], size, grey))
-
-        def key() -> str:
-            about = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-            return hashlib.sha256(f"{about} {size} {grey}".encode()).hexdigest()
-
-        if not files:
-            return torch.zeros((0, 1 if grey else 3, size, size), dtype=torch.uint8)
-        return gathered(len(files), row, key, root, self.options.memory_bytes)
 
     def _columns(self, folder: Path, found: Sequence[_Found]) -> tuple[Array | None, Array | None, Array | None]:
         """Return whose pictures are, of which task and for which half."""

@@ -38,7 +38,8 @@ class Table(OwnReader):
             raise DataError(f"{path}: there are no columns but {', '.join(columns)}; a sample needs features")
         x = np.stack([as_column(path, name, columns[name]) for name in names], axis=1)
         user, task, test = (columns.get(special[key]) for key in ("user", "task", "test"))
-        return Rows(torch.from_numpy(x.astype(np.float32)), columns[special["label"]], user, task, test)
+        label, numbers = columns[special["label"]], torch.from_numpy(x.astype(np.float32))
+        return Rows(numbers, label, user, task, test, columns=tuple(names))
 
 
 def read_csv(path: Path) -> dict[str, Array]:

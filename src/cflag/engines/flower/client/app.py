@@ -69,6 +69,8 @@ def _reply(message: Message, context: Context, serve: Callable[[Station, Any, An
     except CflagError as error:
         stations.drop()
         answered, tensors = {"spent" if isinstance(error, BudgetError) else "error": str(error)}, {}
+        mine = context.node_config.get("partition-id")
+        answered |= {} if mine is None else {"number": int(mine)}
     except Exception:
         stations.drop()
         raise

@@ -10,8 +10,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cflag import registry
 from cflag.config import Config
-from cflag.data.load import home_of
+from cflag.data.load import data_dir_or_default, find_reader, home_of
+from cflag.data.partitions.base import has_own_data
+from cflag.data.sources.base import Reading
 from cflag.engines.flower.environment import KEYS, SIMULATION
 from cflag.engines.flower.private import private_socket
 from cflag.engines.flower.processes.fleet import (
@@ -25,7 +28,7 @@ from cflag.engines.flower.processes.fleet import (
 )
 from cflag.engines.flower.processes.keys import make_client_key, make_server_keys
 from cflag.engines.flower.processes.outcome import forget_outcome, how_to_resume, raise_outcome
-from cflag.errors import CflagError, InterruptedRunError, UserError
+from cflag.errors import CflagError, DataError, InterruptedRunError, UserError
 from cflag.files import write_json
 from cflag.loggers.attach import ended_elsewhere
 from cflag.models.reference import is_reference
@@ -38,6 +41,7 @@ from cflag.stopping import stop_requests
 LOOPBACK = "127.0.0.1"
 RESTARTS = 5
 """How often a process that ends is started while the run does not move on."""
+OWN_DATA = "put each client's data into DATA/client-0, DATA/client-1, ... and give --data-dir DATA"
 ENDS = 60.0
 """Seconds the server process of a finished run has for its loggers, which may send files somewhere."""
 
@@ -63,12 +67,16 @@ class FleetOptions:
     database: bool = True
     poll: float = 0.1
 
+    def folder(self, config: Config) -> str:
+        """Return the data folder of all clients, in which each may have one of its own; '' for the usual one."""
+        return self.data or config.data_dir or home_of(config.source)
+
 
 def deploy(folder: RunFolder, options: FleetOptions, display: Display) -> Result:
     """Run a whole fleet on this machine, with TLS and node authentication, and stop it afterwards."""
     home = folder.path / "deployment"
     config = folder.config()
-    data = options.data or config.data_dir or home_of(config.source)
+    data = options.folder(config)
     keys = home / "keys"
     if (home / "superlink.log").is_file() and not keys.is_dir():
         raise UserError(
@@ -106,6 +114,24 @@ def _own_data(data: str, number: int) -> str:
     """Return DATA/client-N if there is such a folder, with the client's own data."""
     own = Path(data) / f"client-{number}"
     return str(own) if own.is_dir() else data
+
+
+def check_data(config: Config, options: FleetOptions) -> None:
+    """Refuse to start a fleet of which a client would find no data: each would wait for it until its patience ends."""
+    data, own = options.folder(config), has_own_data(registry.get("partition", config.partition))
+    reader = find_reader(config.source, Reading(config.data, own, True, config.problem))
+    whose: dict[Path, int] = {}
+    for number in range(config.clients):
+        whose.setdefault(data_dir_or_default(_own_data(data, number) or None), number)
+        if own and not (Path(data) / f"client-{number}").is_dir():
+            raise UserError(
+                f"client {number}: there is no folder {Path(data) / f'client-{number}'} with its data; {OWN_DATA}"
+            )
+    for folder, number in whose.items():
+        try:
+            reader.check(folder)
+        except DataError as error:
+            raise UserError(f"client {number}: {error}; {OWN_DATA if own else reader.advice()}") from None
 
 
 def serve_fleet(folder: RunFolder, options: ServerOptions, display: Display) -> Result:

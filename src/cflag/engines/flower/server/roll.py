@@ -226,7 +226,8 @@ class Roll:
             raise GarbageError(str(message.error.reason))
         head, _ = unpack(message.content)
         if "error" in head:
-            raise GarbageError(str(head["error"]))
+            number = head.get("number")
+            raise GarbageError(f"client {number}: {head['error']}" if type(number) is int else str(head["error"]))
         if head["experiment"] != self._experiment:
             raise GarbageError("it answers for another experiment")
         if head["version"] != cflag.__version__:
@@ -247,6 +248,9 @@ class Roll:
 
     def _refuse(self, node: int, why: str) -> None:
         why = one_line(why)
+        known = [number for number, member in self.members.items() if member.node == node]
+        if known and not why.startswith(("client ", "it says")):
+            why = f"client {known[0]}: {why}"
         if self._refused.get(node) != why:  # once is enough: it will be greeted again
             self._refused[node] = why
             self.say(f"refused node {node}: {why}")
