@@ -208,7 +208,8 @@ def test_an_error_in_a_stack_reaches_the_user() -> None:
 
 def test_a_large_net_and_one_that_is_not_dense_are_not_stacked() -> None:
     assert Stack(learner_of((64, 32), 10), 32).size == 32
-    assert Stack(learner_of((1000, 1000), 1000), 32).size == 1  # two million parameters
+    assert Stack(learner_of((200, 200), 10), 32).size == 600_000 // 42_210  # (200 + 1) 200 + (200 + 1) 10
+    assert Stack(learner_of((1280,), 100), 32).size == 1  # 128,100 parameters: four would fit
     other = Learner(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), Heads(torch.ones(1, 4, dtype=torch.bool), True))
     assert Stack(other, 32).size == 1
 

@@ -23,6 +23,8 @@ Slopes = Callable[[Tensor], tuple[list[float], Tensor]]
 """The same for the outputs of several nets, (nets, n, outputs)."""
 SMALLEST = 400
 """Multiplications in a matrix product below which torch's batched one sums in another order than its plain one."""
+LARGE = 2**14
+"""Numbers of a layer from which on a copy of its gradient costs more than the call that saves it."""
 ALIGNED = 16
 """What kernels read begins at multiples of so many numbers, as a tensor of its own does: some sum by where it is."""
 
@@ -77,6 +79,7 @@ class DenseNet:
     def __init__(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
         # Detached, so that no kernel looks for a graph; they still share the memory of the model's parameters.
         self.layers = [(weight.detach(), bias.detach()) for weight, bias in layers]
+        self.count = sum(p.numel() for layer in self.layers for p in layer)
 
     @classmethod
     def of(cls, model: nn.Module) -> DenseNet | None:
@@ -95,12 +98,21 @@ class DenseNet:
         """Return the mean loss and its gradient, flat in the model's order."""
         outputs, inputs = self.outputs(x if x.data_ptr() % (4 * ALIGNED) == 0 else x.clone())
         value, delta = slope(outputs)
-        grads: list[Tensor] = []
+        grads, end = self.layers[0][0].new_empty(self.count), self.count
         for k in range(len(self.layers) - 1, -1, -1):
-            grads += [delta.sum(0), delta.t().mm(inputs[k]).view(-1)]
+            weight, bias = self.layers[k]
+            middle = end - bias.numel()
+            start = middle - weight.numel()
+            grads[middle:end] = delta.sum(0)
+            own = grads[start:middle].view(weight.shape)
+            if start % ALIGNED == 0 and weight.numel() >= LARGE:
+                torch.mm(delta.t(), inputs[k], out=own)  # a copy would take as long as a step
+            else:
+                own.copy_(delta.t().mm(inputs[k]))
             if k:
-                delta = relu_backward(delta.mm(self.layers[k][0]), inputs[k], 0)
-        return value.item(), torch.cat(grads[::-1])
+                delta = relu_backward(delta.mm(weight), inputs[k], 0)
+            end = start
+        return value.item(), grads
 
     def stacks(self, samples: int, nets: int = 16) -> bool:
         """Say whether mini-batches of this size have the same gradients, to the bit, together and alone.
@@ -111,8 +123,7 @@ class DenseNet:
         if samples * min(weight.numel() for weight, _ in self.layers) < SMALLEST:
             return False
         draw, like = torch.Generator().manual_seed(0), self.layers[0][0]
-        width = sum(p.numel() for layer in self.layers for p in layer)
-        rows = aligned_rows(nets, like.new_empty(width))[:, :width]
+        rows = aligned_rows(nets, like.new_empty(self.count))[:, : self.count]
         rows.copy_(torch.randn(rows.shape, generator=draw) * 0.2)
         x = torch.randn(nets, samples, like.shape[1], generator=draw).to(rows)
         values, grads = self.values_and_grads(rows, side_by_side(x.flatten(0, 1), nets), _squares)
