@@ -7,7 +7,6 @@ on every machine, unlike times. One that was never asked is taken to cost what t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 
 from cflag.conversation import Cost
 
@@ -19,6 +18,7 @@ class Deal:
         self._lanes = lanes
         self._last: dict[int, int] = {}
         """What each client spent in its last round."""
+        self._total = 0
         self._now: dict[int, int] = {}
 
     def spent(self, number: int, cost: Cost) -> None:
@@ -27,12 +27,13 @@ class Deal:
 
     def settle(self) -> None:
         """A round is over."""
+        self._total += sum(cost - self._last.get(number, 0) for number, cost in self._now.items())
         self._last |= self._now
         self._now = {}
 
     def lanes(self, numbers: Sequence[int]) -> Mapping[int, int]:
         """Return the lane of each client; where all cost the same they are dealt in turn."""
-        usual = fmean(self._last.values()) if self._last else 1.0
+        usual = self._total / len(self._last) if self._last else 1.0
         costs = {number: self._last.get(number, usual) for number in numbers}
         loads, lane_of = [0.0] * self._lanes, {}
         for number in sorted(numbers, key=costs.__getitem__, reverse=True):
