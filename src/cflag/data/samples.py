@@ -73,6 +73,8 @@ class Samples:
 
     def split(self, size: int) -> list[Samples]:
         """Cut into consecutive pieces of `size` samples; the last may be smaller."""
+        if len(self) <= size:
+            return [self]
         parts = {name: t.split(size) for name, t in self.tensors().items()}
         return [Samples(**dict(zip(parts, piece, strict=True))) for piece in zip(*parts.values(), strict=True)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
@@ -47,6 +48,8 @@ class Components:
 
     def visits(self) -> Iterator[int]:
         """Yield which component each local step visits, for ever."""
+        if len(self) == 1:  # no order to draw
+            yield from repeat(0)
         rng = self.client.rng("order")
         while True:
             if self.order == "cyclic":
