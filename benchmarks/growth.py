@@ -48,16 +48,21 @@ def draw(panels: dict[str, list[dict[str, Any]]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, len(panels), figsize=(11, 2.8), layout="constrained")
+    figure, axes = plt.subplots(1, len(panels), figsize=(11, 3), layout="constrained", sharey=True)
     for axis, (what, points) in zip(axes, panels.items(), strict=True):
         at = [point["at"] for point in points]
-        for key, label, colour in (("bare_s", "bare loop", "0.55"), ("ours_s", "cflag", "C0")):
-            seconds = [1e3 * point[key] for point in points]
-            axis.loglog(at, seconds, "o-", color=colour, lw=1.5, ms=4)
-            axis.annotate(label, (at[-1], seconds[-1]), xytext=(-4, 5 if key == "bare_s" else -11),
-                          textcoords="offset points", ha="right", color=colour, fontsize=8)  # fmt: skip
+        for key, colour in (("bare_s", "0.55"), ("ours_s", "C0")):
+            axis.loglog(at, [1e3 * point[key] for point in points], "o-", color=colour, lw=1.5, ms=4)
+        axis.set_xticks(at, [f"{n:,}" for n in at], fontsize=8)
+        axis.minorticks_off()
         axis.set_xlabel(LABELS[what], fontsize=9)
         axis.grid(alpha=0.3)
+    last = panels["steps"][-1]
+    for key, label, colour in (("bare_s", "bare loop", "0.4"), ("ours_s", "cflag", "C0")):
+        axes[-1].annotate(label, (last["at"], 1e3 * last[key]), xytext=(-8, 2), textcoords="offset points", ha="right",
+                          color=colour, fontsize=9)  # fmt: skip
+    ticks = [2, 5, 10, 20, 50, 100, 200, 500]
+    axes[0].set_yticks(ticks, [str(tick) for tick in ticks], fontsize=8)
     axes[0].set_ylabel("milliseconds a round", fontsize=9)
     figure.savefig(path, dpi=130)
 

@@ -19,6 +19,7 @@ from cflag.conversation import Answer, Ask, Own, Reply, RoundContext, Value
 from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
 from cflag.data.source import Source
+from cflag.engines.holdings import Holdings
 from cflag.errors import UserError
 from cflag.files import WHAT_TO_DO, load_client_state
 from cflag.learning.drift import Watch
@@ -316,36 +317,6 @@ class Host:
         counted = {f"uses.{task}": count for task, count in uses.items()}
         watched = {} if client.watched is None else {"watched": client.watched}
         return {**state, **dates, **counted, **watched, **{f"state.{k}": v for k, v in client.state.items()}}
-
-
-class Holdings:
-    """How many bytes each client holds, in the order in which clients were last asked, and a limit to the sum."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.sizes: dict[int, int] = {}
-        self.total = 0
-
-    @property
-    def too_much(self) -> bool:
-        """Whether all clients together hold more than they may."""
-        return self.total > self.limit
-
-    def put(self, client: int, data: Samples) -> None:
-        """Note what a client, the latest, holds; until it is dropped it holds the same."""
-        size = self.sizes.pop(client, None)
-        if size is None:
-            size = sum(t.nbytes for t in data.tensors().values())
-            self.total += size
-        self.sizes[client] = size
-
-    def drop(self, client: int) -> None:
-        """Note that a client holds nothing any more."""
-        self.total -= self.sizes.pop(client, 0)
-
-    def oldest(self) -> int:
-        """Return the client that was asked longest ago."""
-        return next(iter(self.sizes))
 
 
 def host_of(
