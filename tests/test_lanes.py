@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from itertools import product
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from cflag.conversation import Cost
 from cflag.engines import shelf as shelves
 from cflag.engines.deal import Deal
-from cflag.engines.shelf import Shelf
+from cflag.engines.shelf import Board, Shelf
 
 
 def test_clients_are_dealt_by_what_they_spent_the_heaviest_first() -> None:
@@ -89,7 +90,7 @@ def test_a_worker_that_is_far_ahead_waits_until_something_was_read(monkeypatch: 
     shelf = Shelf()
     first, _ = shelf.put(answers(1))
     shelf.put(answers(2))  # two it may always have
-    got: list[tuple[int, int]] = []
+    got: list[Board] = []
     waiting = threading.Thread(target=lambda: got.append(shelf.put(answers(3))[0]))
     waiting.start()
     waiting.join(0.2)
@@ -97,4 +98,24 @@ def test_a_worker_that_is_far_ahead_waits_until_something_was_read(monkeypatch: 
     shelf.give_back(first)
     waiting.join(10)
     assert got == [first]
+    shelf.close()
+
+
+def test_boards_for_which_memory_has_no_room_are_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with little shared memory: writing to it would be a bus error, which nobody can catch."""
+    true = shelves._lengthen
+    shelf = Shelf()
+    memory = shelf._files[0].fileno()
+
+    def small(file: int, start: int, length: int) -> None:
+        true(file, start, length)
+        if file == memory and start + length > 2**20:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(shelves, "_lengthen", small)
+    (first, _), (second, placed) = shelf.put(answers(1)), shelf.put([{"x": torch.arange(10.0**6)}])
+    assert (first[0], second[0]) == (0, len(shelf._files) - 1)
+    assert torch.equal(shelf.take(second, placed[0])["x"], torch.arange(10.0**6))  # type: ignore[arg-type]
+    third, _ = shelf.put(answers(3))
+    assert third[0] == 0  # what was lengthened in vain is cut off again
     shelf.close()

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from cflag.conversation import Cost, Reply
 from cflag.engines.host import Host
-from cflag.engines.shelf import Placed, Shelf
+from cflag.engines.shelf import Board, Placed, Shelf
 from cflag.errors import CflagError
 from cflag.process import end_with_parent
 
@@ -80,7 +80,7 @@ class WorkerLane:
         self.connection, theirs = context.Pipe()
         ours = self.connection
         self.shelf = Shelf()
-        self.board: tuple[int, int] | None = None
+        self.board: Board | None = None
         self.replies: deque[Any] = deque()
         self.process = context.Process(target=_work, args=(host, theirs, ours, self.shelf), daemon=True)
         self.process.start()
@@ -176,7 +176,7 @@ def _several(came: Any) -> list[Any]:
     return came if isinstance(came, list) else [came]
 
 
-def _written(shelf: Shelf, replies: Sequence[Any]) -> tuple[tuple[int, int] | None, Sequence[Any]]:
+def _written(shelf: Shelf, replies: Sequence[Any]) -> tuple[Board | None, Sequence[Any]]:
     """Return replies as they travel: a client's with its tensors on the shelf, others as they are."""
     answered = [reply for reply in replies if isinstance(reply, Reply)]
     if not answered:
@@ -190,6 +190,6 @@ def _note(reply: Reply, placed: Placed) -> Noted:
     return placed, reply.samples, reply.cost.current, reply.cost.memory, dict(reply.logs), reply.uses
 
 
-def _read(shelf: Shelf, board: tuple[int, int], noted: Noted) -> Reply:
+def _read(shelf: Shelf, board: Board, noted: Noted) -> Reply:
     placed, samples, current, memory, logs, uses = noted
     return Reply(shelf.take(board, placed), samples, Cost(current, memory), logs, uses)
