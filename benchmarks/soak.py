@@ -2,7 +2,7 @@
 
 python -m benchmarks.soak [PART ...] [--out DIR]      (or: make soak)
 
-`all` is one run with 10,000 rounds, 2,000 clients and 100 tasks, which writes 200,000 files of clients' states; the
+`all` is one run with 10,000 rounds, 2,000 clients and 100 tasks, which changes clients' states 200,000 times; the
 other parts have one large number each. A part compares the first tenth of its run, once memories are full, with the
 last: of times the median, of the rest the largest. A task's last round is apart: it tests everything and changes every
 client. Two things grow, as they are what a run is for, and are left out of the folder's size: a line of metrics per

@@ -22,15 +22,21 @@ pytestmark = pytest.mark.usefixtures("no_figures")
     ],
     ids=["rounds", "clients"],
 )
-def test_files_bytes_and_descriptors_stay_what_they_were(settings: dict[str, int], tmp_path: Path) -> None:
-    """The first two tasks against the last two. A twentieth is room for numbers that have more digits later."""
+def test_files_bytes_and_descriptors_stay_what_they_were(
+    settings: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first two tasks against the last two. A tenth is room for numbers that have more digits later.
+
+    Logs of states grow until more of them is dead than alive; of such small ones a mebibyte may be, usually.
+    """
+    monkeypatch.setattr("cflag.states.store.LEAST", 0)
     meter = soak_local("short", tmp_path / "run", **settings)
     found = {row.what: (row.first, row.last) for row in rows("short", meter)}
     assert len(set(found["open files"])) == 1
     assert len(set(found["files in the run folder, no tests"])) == 1
     for what in ("bytes of the server's checkpoint", "bytes of it, no metrics, no tests", "bytes of a line of metrics"):
         first, last = found[what]
-        assert last <= 1.05 * first, what
+        assert last <= 1.1 * first, what
 
 
 def test_the_campaign_counts_what_is_lost() -> None:
