@@ -39,12 +39,15 @@ def main(name: str) -> None:
     experiment = open_experiment(workload, data)
     opened = time.perf_counter() - started
     with one_thread():
-        session = experiment.session(LocalEngine(experiment.host(), 2))
+        engine = LocalEngine(experiment.host(), 2)
+        session = experiment.session(engine)
         to_the_timed_task(session, workload)
 
         def one_round() -> None:
             session.round()
             session.engine.settle()
+            if workload.method == "finetune":  # no client has a state: lanes are dealt anew, as after a checkpoint
+                engine.deal_anew()
             session.server.round += 1
 
         parameters = session.server.params.numel()

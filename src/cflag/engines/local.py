@@ -91,7 +91,11 @@ class LocalEngine(Engine):
             store.take(tail, *self._receive(k))
         store.compact(stamp)
         self.restore(store)
-        self._lane_of.clear()  # what is saved any lane can load
+        self.deal_anew()  # what is saved any lane can load
+
+    def deal_anew(self) -> None:
+        """Let any lane serve any client from now on: a round is over, and nothing of a client is in one lane alone."""
+        self._lane_of.clear()
         self._deal.settle()
 
     def restore(self, store: StateStore) -> None:
