@@ -87,3 +87,28 @@ def test_a_run_says_it_once(method: str, said: int, tmp_path: Path) -> None:
     text = events.read_text() if events.exists() else ""
     line = f"{method}: the memory gets 16% of the gradients that replay would spend on it"
     assert text.count(line) == "\n".join(display.notes).count(line) == said
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        ({"optimizer": "adam"}, 1),
+        ({"optimizer": "sgd"}, 0),
+        ({"optimizer": "adam", "cflag-tracked": {"past": "own"}}, 0),
+        ({"optimizer": "adam", "tasks": 1}, 0),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("no_figures")
+def test_cflag_tracked_says_that_its_lead_is_one_of_sgd(settings: dict[str, Any], lines: int, tmp_path: Path) -> None:
+    """With Adam at small scale it was behind replay; where it sends no memory gradient that was not tried."""
+    quick = {"method": "cflag-tracked", "tasks": 2, "rounds": 1, "steps": 1, "workers": 1}
+    noted = Noted()
+    Experiment(load_config("digits", **{**quick, **settings})).run(tmp_path / "run", noted)
+    said = [note for note in noted.notes if "replay did better" in note]
+    assert len(said) == lines
+
+
+def test_with_adam_c_flag_does_not_point_to_a_method_that_loses_with_it() -> None:
+    line = about_memory("cflag", 1.0, 0.1, 10, 300, rounds("ii", [0, 0]), "replay")
+    assert line.endswith("or take method = 'replay'")

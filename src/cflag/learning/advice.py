@@ -29,7 +29,10 @@ def about_caps(table: str, alpha: float, cap: float, records: Sequence[Record]) 
     )
 
 
-def about_memory(table: str, alpha: float, beta: float, steps: int, replayed: int, records: Sequence[Record]) -> str:
+def about_memory(
+    table: str, alpha: float, beta: float, steps: int, replayed: int, records: Sequence[Record],
+    instead: str = "cflag-tracked",
+) -> str:  # fmt: skip
     """Say that the past has little say, where one step of α stands against E of β, or few samples against replay's."""
     spent = sum(record["gradients_memory"] for record in records)
     if not spent or not replayed:
@@ -38,12 +41,12 @@ def about_memory(table: str, alpha: float, beta: float, steps: int, replayed: in
     if share < STARVED:
         return (
             f"{table}: the memory gets {share:.0%} of the gradients that replay would spend on it: "
-            f"raise memory.sample, or play more and shorter rounds (epochs, steps); or take method = 'cflag-tracked'"
+            f"raise memory.sample, or play more and shorter rounds (epochs, steps); or take method = '{instead}'"
         )
     if say < STARVED:
         return (
             f"{table}: one memory step of α = {alpha:g} stands against {steps} steps of β = {beta:g}, so the past has "
             f"{say:.0%} of the say it has in replay: play more and shorter rounds, raise {table}.alpha towards "
-            f"{steps * beta:.2g} (and {table}.smoothness below 1/alpha), or take method = 'cflag-tracked'"
+            f"{steps * beta:.2g} (and {table}.smoothness below 1/alpha), or take method = '{instead}'"
         )
     return ""

@@ -15,7 +15,7 @@ mini-batch of the memory per round. What each part buys is in docs/which-method.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cflag.conversation import Answer, Ask, Conversation
 from cflag.data.samples import Samples
+from cflag.diagnostics import Record
 from cflag.errors import UserError
 from cflag.learning.memory_gradient import by_samples, over_all_samples, weight_of
 from cflag.learning.observed import RATES_FIGURE
@@ -84,6 +85,15 @@ class CFlagTracked(FedAvg):
         mean = yield Ask(self.local_steps, steps=self.steps(server), m=m)
         server.params -= mean.delta
         server.buffers = mean.buffers
+
+    def advice(self, table: str, server: Server, records: Sequence[Record]) -> list[str]:
+        """Where Adam takes the steps: that its lead over replay is one of plain SGD (docs/which-method.md)."""
+        if self.local.optimizer == "sgd" or self.settings.past == "own" or not server.moment.left:
+            return []
+        return [
+            f"{table}: with optimizer = '{self.local.optimizer}' replay did better, most where clients are uneven: "
+            "compare with method = 'replay', or take optimizer = 'sgd'"
+        ]
 
     def memory_gradient(self, client: Client) -> Answer:
         """Answer with m_i, where there are memories at all."""
