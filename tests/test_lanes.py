@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from cflag import Experiment, load_config
 from cflag.conversation import Cost
 from cflag.engines import shelf as shelves
 from cflag.engines.deal import Deal
+from cflag.engines.local import LocalEngine
 from cflag.engines.shelf import Board, Shelf
 
 
@@ -119,3 +121,21 @@ def test_boards_for_which_memory_has_no_room_are_on_disk(monkeypatch: pytest.Mon
     third, _ = shelf.put(answers(3))
     assert third[0] == 0  # what was lengthened in vain is cut off again
     shelf.close()
+
+
+@pytest.mark.parametrize("kind", ["mean", "median"])
+def test_an_engine_deals_by_what_its_clients_spent(kind: str) -> None:
+    """Uneven clients of C-FLAG: all are known after a round, and the two heaviest are apart in the next."""
+    settings = {"method": "cflag", "tasks": 1, "rounds": 2, "clients": 5, "zeta": 0.3, "epochs": 1}
+    experiment = Experiment(load_config("digits", **settings, mean={"kind": kind}))
+    engine = LocalEngine(experiment.host(), 2, mean=experiment.config.mean)
+    session = experiment.session(engine)
+    session.play(0)
+    engine.deal_anew()
+    session.play(1)
+    engine.close()
+    sizes = experiment.benchmark.sizes(0)
+    first, second = sorted(sizes, key=sizes.__getitem__, reverse=True)[:2]
+    assert engine._deal._last.keys() == sizes.keys()
+    assert engine._lane_of[first] != engine._lane_of[second]
+    assert min(engine._deal._last, key=engine._deal._last.__getitem__) == min(sizes, key=sizes.__getitem__)

@@ -353,15 +353,20 @@ def test_the_command_says_numbers_of_a_regression(
     assert [float(line.split()[2]) for line in lines] == pytest.approx(expected.tolist(), rel=1e-5)
 
 
-def test_columns_are_found_by_name_wherever_they_stand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Columns in another order are put into the run's; one that is missing is named; one too many is left out."""
+def _walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[list[str]], dict[str, Any]]:
+    """Learn from a table in this folder; return its lines, and what the run says of its model."""
     rows = _walks(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CFLAG_DATA", str(tmp_path))
     run(**OF_WALKS, data={"label": "kind", "user": "who"}, scenario="class")
-    about = json.loads(Path("run/model.json").read_text())
+    return rows, json.loads(Path("run/model.json").read_text())
+
+
+def test_columns_are_found_by_name_wherever_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Columns in another order are put into the run's; one that is missing is named; one too many is left out."""
+    rows, about = _walked(tmp_path, monkeypatch)
     jsonschema.validate(about, json.loads((Path(cflag.__file__).parent / "results" / "model.schema.json").read_text()))
     assert about["spec"]["columns"] == ["speed", "heat"]
     assert about["table"] == {"label": "kind", "user": "who", "task": "task", "test": "test"}
@@ -386,11 +391,7 @@ def test_runs_that_kept_no_names_can_be_asked_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A model.json of an earlier version: by the order of the columns, as it was then."""
-    rows = _walks(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CFLAG_DATA", str(tmp_path))
-    run(**OF_WALKS, data={"label": "kind", "user": "who"}, scenario="class")
-    about = json.loads(Path("run/model.json").read_text())
+    rows, about = _walked(tmp_path, monkeypatch)
     del about["table"], about["spec"]["columns"], about["checksum"]
     write_sealed_json(Path("run/model.json"), about)
     digests = json.loads(Path("run/digests.json").read_text())

@@ -18,7 +18,7 @@ from cflag import process
 from cflag.account import Counts
 from cflag.conversation import Ask, Mean, Reply, Value
 from cflag.engines.deal import Deal
-from cflag.engines.engine import Engine, check_finite, rescaled
+from cflag.engines.engine import Engine, Total, check_finite
 from cflag.engines.host import NONE_LEFT, GlobalModel, Host, Whom
 from cflag.engines.lanes import HereLane, Lane, WorkerLane
 from cflag.errors import InterruptedRunError
@@ -55,14 +55,10 @@ class LocalEngine(Engine):
         replies = self._finite(answers, ask, server)
         if self.kind.needs_each or self.options.outlier or self.options.max_share < 1:
             return self.mean_of(dict(self._held(replies)), context)
-        mean, heard, self.heard = self.kind(self.options, self.ratios), 0, []
+        total = Total(self, context)
         for number, reply in replies:
-            self.heard.append(number)
-            self.account.add(number, reply)
-            self._deal.spent(number, reply.cost)
-            mean.add(reply.answer, reply.samples / context.samples, number)
-            heard += reply.samples
-        return rescaled(mean.result(), context.samples, heard)
+            total.add(number, reply)
+        return total.result()
 
     def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
         """Test the global model, and what a method sends with it, on every client's held-out samples of these tasks."""
@@ -138,6 +134,7 @@ class LocalEngine(Engine):
                 self.account.missing[number] = NONE_LEFT
                 continue
             check_finite(reply, number, ask.question, server)
+            self._deal.spent(number, reply.cost)
             yield number, reply
 
     @staticmethod
