@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cflag import registry
 from cflag.cli import main
-from cflag.engines.local import LocalEngine
+from cflag.engines.engine import Total
 from cflag.learning.estimators import Delayed
 from cflag.learning.rates import RateRule
 from cflag.learning.smoothness import POWER, from_shares, share_of
@@ -229,7 +229,7 @@ MUTANTS = {
         CFlag, "local_steps", "            a += v  #", "            a += beta * v  #", {"Line 12, server step"},
     ),
     "weights not normalised": (
-        LocalEngine, "ask", "reply.samples / context.samples", "reply.samples / server.sizes[0]",
+        Total, "add", "reply.samples / self.context.samples", "2 * reply.samples / self.context.samples",
         {"Eq. (4), local step", "Line 12, server step"},
     ),
     "memory gradient of one client only": (
