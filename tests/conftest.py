@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -39,6 +40,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _one_thread() -> None:
     """Tests run side by side; two threads in small operations only get in their way. A test may have changed it."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """What a test puts into the environment is gone after it: `--state-key` does, and later runs would be encrypted."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -25,11 +24,11 @@ from cflag.jobs import held
 from cflag.results.folder import RunFolder
 from cflag.results.follow import watch
 from cflag.results.table import as_pandas
+from tests.support.pages import blocks
 from tests.support.processes import COMMAND, wait_for
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
-PAGE = Path(__file__).parents[1] / "docs" / "tune.md"
 SMALL: dict[str, Any] = {"tasks": 2, "rounds": 2, "clients": 2, "steps": 2, "batch": 8}
 
 
@@ -400,22 +399,15 @@ def test_watch_goes_on_while_someone_is_at_work(tmp_path: Path) -> None:
 def test_the_page_about_it_works_as_it_stands_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    code = blocks("docs/tune.md", "python")
+    assert len(code) == 2
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
-    for block in blocks:
-        exec(block, names)
+    for block in code:
+        exec(block.text, names)
     shown = capsys.readouterr().out
     assert "Gentle: the best of 4 trials" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert set(names["tuned"].best) == {"cflag", "Gentle"}
     assert (tmp_path / "mine.png").stat().st_size > 1000
     assert len(names["table"].results) == 6
-
-
-def test_the_pages_commands_are_commands(tmp_path: Path) -> None:
-    lines = re.findall(r"^cflag .*$", PAGE.read_text(), re.MULTILINE)
-    assert len(lines) == 2
-    for line in lines:
-        parser().parse_args(line.split()[1:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -16,29 +15,22 @@ from cflag import FedAvgSettings, Result, run
 from cflag.augmentations.base import AMOUNTS
 from cflag.cli import main
 from cflag.data.load import load_source
+from tests.support.pages import blocks, file_of, lines
 
 pytestmark = pytest.mark.usefixtures("no_figures")
-
-DOCS = Path(__file__).parent.parent / "docs"
-
-
-def blocks(page: str) -> list[tuple[str, str]]:
-    """Return the language and the text of each block of code on a page."""
-    return re.findall(r"```(\w*)\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
 def follow(page: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, dict[str, object]]:
     """Do what a page says: run its commands, execute its Python; save what begins with a file's name there."""
     names: dict[str, object] = {}
     printed = ""
-    for language, text in blocks(page):
-        first = text.partition("\n")[0]
-        if language == "python" and (file := re.fullmatch(r"# (\w+\.py)", first)):
-            Path(file[1]).write_text(text)
-        elif language == "python":
-            exec(compile(text, page, "exec"), names)
+    for block in blocks(f"docs/{page}"):
+        if file := file_of(block):
+            Path(file).write_text(block.text)
+        elif block.kind == "python":
+            exec(compile(block.text, page, "exec"), names)
         else:
-            for line in text.splitlines():
+            for line in lines(block.text):
                 program, *words = shlex.split(line, comments=True)
                 assert program == "cflag", line
                 assert main(words) == 0, capsys.readouterr().err

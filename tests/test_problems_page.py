@@ -13,13 +13,13 @@ import torch
 from cflag import registry
 from cflag.cli import main
 from cflag.problems.base import find
+from tests.support.pages import ROOT, blocks, lines
 
 pytestmark = pytest.mark.usefixtures("no_figures", "runs_here")
 
-TEXT = (Path(__file__).parent.parent / "docs" / "problems.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.DOTALL)
-CODE = [code for kind, code in BLOCKS if kind == "python"]
-COMMANDS = [line for kind, block in BLOCKS if kind == "bash" for line in block.splitlines()]
+TEXT = (ROOT / "docs" / "problems.md").read_text(encoding="utf-8")
+CODE = [block.text for block in blocks("docs/problems.md", "python")]
+COMMANDS = [line for block in blocks("docs/problems.md", "bash") for line in lines(block.text)]
 
 
 @pytest.fixture(autouse=True)

@@ -81,8 +81,9 @@ def test_clients_have_their_own_measures(runs: Path) -> None:
     results = find_results([runs / "finetune"])
     page = make_page(results, "x")
     table = page[page.index("finetune, seed 1234: each client") :].partition("</table>")[0]
-    rows = [re.findall(r"<td>([^<]*)</td>", row) for row in table.split("<tr>")[2:]]
+    rows = [re.findall(r"<td>(?:<a [^>]*>)?([^<]*)", row) for row in table.split("<tr>")[2:]]
     for k, row in enumerate(rows):
+        assert f'href="#client-{k}"' in table
         own = results[0].client_matrices[k]
         assert row[0] == str(k)
         assert row[1] == row[2] == f"{50 * (own[1][0] + own[1][1]):.1f}", "all have begun both tasks"  # type: ignore[operator]
@@ -196,18 +197,20 @@ def test_what_is_not_known_has_no_part(runs: Path, tmp_path: Path) -> None:
     page = make_page(find_results([tmp_path]), "x")
     heads = re.findall(r"<h2>([^<]+)</h2>", page)
     assert heads == ["Summary", "Methods and costs", "Accuracy against cost", "Accuracy after each task",
-                     "Accuracy matrices", "Clients", "Config"]  # fmt: skip
+                     "Accuracy matrices", "Clients", "One client at a time", "Config"]  # fmt: skip
 
 
 def test_class_counts_are_drawn_from_the_folder(runs: Path, tmp_path: Path) -> None:
     away = shutil.copytree(runs / "finetune", tmp_path / "run")
-    counts = [{7: [101, 0], 3: [102, 103]}, {3: [1000, 0], 5: [104, 105]}]  # class 3 is in two tasks
+    counts = [{7: [101, 0, 1], 3: [102, 103, 1]}, {3: [1000, 0, 0], 5: [104, 105, 1]}]  # class 3 is in two tasks
     (away / "benchmark.json").write_text(json.dumps({"class_counts": counts}))
     page = make_page(find_results([tmp_path]), "x")
     drawn = page[page.index('<figure id="partition">') :].partition("</figure>")[0]
     titles = re.findall(r"<title>client (\d), (\d): (\d+)</title>", drawn)
     assert titles == [("0", "7", "101"), ("0", "3", "1102"), ("0", "5", "104"),
-                      ("1", "7", "0"), ("1", "3", "103"), ("1", "5", "105")]  # fmt: skip
+                      ("1", "7", "0"), ("1", "3", "103"), ("1", "5", "105"),
+                      ("2", "7", "1"), ("2", "3", "1"), ("2", "5", "1")]  # fmt: skip
+    assert "task 1: 203 (7: 101, 3: 102)\ntask 2: 1104 (3: 1000, 5: 104)" in page, "client 0, by task"
 
 
 def measured(folder: Path, method: str, seed: int, rows: list[dict[str, Any]], own: Figure) -> Result:
@@ -347,7 +350,13 @@ def test_in_a_browser(width: int, runs: Path, tmp_path: Path) -> None:
       const inside = (f) => f.clientWidth - 2 * parseFloat(getComputedStyle(f).paddingLeft);
       notes.push("full width " + charts.every(([box, f]) => Math.abs(box.width - inside(f)) < 1));
       document.querySelectorAll("details").forEach((part) => { part.open = true; });
+      location.hash = "#client-2";
       setTimeout(() => {
+        const shown = [...document.querySelectorAll(".clients > details")].filter((part) => part.checkVisibility());
+        const squares = [...document.querySelectorAll("#client-2 table.cells")].map((t) => t.rows.length);
+        notes.push("client " + shown.map((part) => part.id) + " " + squares + " " + !!shown[0].querySelector("svg"));
+        document.querySelector(".pick button:last-child").click();
+        notes.push("next " + location.hash + " " + document.querySelector(".pick select").value);
         const boxes = [...document.querySelectorAll(".wide, .scroll")];
         const told = boxes.every((b) => (b.scrollWidth > b.clientWidth + 1) === b.classList.contains("more"));
         notes.push("scrolls told " + told + " " + boxes.some((b) => b.classList.contains("more")));
@@ -367,5 +376,5 @@ def test_in_a_browser(width: int, runs: Path, tmp_path: Path) -> None:
     assert found, done.stderr[-500:]
     assert found[1] == (
         "down true; up true; figures true; buttons true; saved true; off the plot true; full width true; "
-        f"scrolls told true {str(width == 420).lower()}"
+        f"client client-2 3,3 true; next #client-0 0; scrolls told true {str(width == 420).lower()}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import shutil
@@ -28,12 +29,17 @@ def get(port: int, path: str, host: str = "") -> tuple[int, str]:
     return answer.status, answer.read().decode()
 
 
+def line(t: int, accuracy: float) -> str:
+    """What a round writes, of tasks with three rounds each."""
+    return json.dumps({"task": 1 + (t - 1) // 3, "round": 1 + (t - 1) % 3, "clients": {}, "accuracy": accuracy}) + "\n"
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     """A run of 2 tasks with 3 rounds each, of which two are done and one is being written."""
     config = resolve({"method": "finetune", "source": "digits", "tasks": 2, "rounds": 3, "seed": 7})
     made = RunFolder.create(tmp_path / "runs" / "one", config)
-    made.metrics.write_text('{"accuracy": 0.25}\n{"accuracy": 0.5}\n{"accu')
+    made.metrics.write_text(line(1, 0.25) + line(2, 0.5) + line(3, 0.75)[:20])
     return made
 
 
@@ -48,13 +54,13 @@ def port(folder: RunFolder) -> Iterator[int]:
 def test_the_page_shows_how_far_a_run_is_and_follows_it(folder: RunFolder, port: int) -> None:
     status, page = get(port, "/")
     assert status == 200
-    assert re.findall(r"<td>(?:<i[^>]*></i>)?([^<]*)</td>", page) == [
+    assert re.findall(r"<td[^>]*>(?:<i[^>]*></i>)?([^<]*)</td>", page) == [
         "one", "finetune", "7", "not running", "2/6", "33 %", "50.0"]  # fmt: skip
     assert '<progress max="6" value="2">' in page
     assert '<meta http-equiv="refresh"' in page
     assert "accuracy so far (%)" in page
     with open(folder.metrics, "a") as file:
-        file.write('racy": 0.75}\n')
+        file.write(line(3, 0.75)[20:])
     page = get(port, "/")[1]
     assert '<progress max="6" value="3">' in page
     assert "<td>75.0</td>" in page
@@ -107,3 +113,15 @@ def test_in_a_browser(port: int, tmp_path: Path) -> None:
     done = subprocess.run(["chromium", *flags], capture_output=True, text=True, timeout=120, check=False)
     assert "2/6" in done.stdout, done.stderr[-500:]
     assert done.stdout.count('title="Save this figure as') == 2
+
+
+def test_seeds_of_a_method_can_be_told_apart_and_tasks_begin_where_they_do(folder: RunFolder) -> None:
+    """The second run of a method is dashed, in the drawing and in the legend; task 2 begins in round 4."""
+    root = folder.path.parent
+    for name in ("two", "three-with-a-long-name"):
+        shutil.copytree(folder.path, root / name)
+    folder.metrics.write_text("".join(line(t, 0.5) for t in range(1, 5)))
+    page = live_page(root)
+    assert page.count('<polyline class="c0 dash"') == 2
+    assert page.count('<i class="b0 dash"></i>') == 2
+    assert re.findall(r'<text class="small"[^>]*>([^<]*)', page) == ["task 2"]

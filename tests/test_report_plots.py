@@ -76,3 +76,11 @@ def test_of_200_clients_each_has_a_column() -> None:
 def test_an_axis_says_where_less_is_better() -> None:
     assert parts.on_axis(ACCURACY, " on them") == "accuracy on them (%)"
     assert parts.on_axis(Score("mae", "MAE", "error", "mm", higher=False)) == "error (mm), less is better"
+
+
+def test_a_name_does_not_lie_on_another_methods_dot() -> None:
+    """The name of the dot at the right goes to its left, where the other dot is: so it goes higher or lower."""
+    drawn = scatter([Dots("a-long-name", 0, [(100.0, 50.0)]), Dots("b", 1, [(97.0, 50.0)])], "x", "y")
+    name = float(re.findall(r'<text class="name f0" [^>]*y="([^"]+)"', drawn)[0])
+    dots = [float(y) for y in re.findall(r'<circle [^>]*cy="([^"]+)"', drawn)]
+    assert all(abs(name - 4 - y) >= 20 for y in dots)

@@ -72,7 +72,7 @@ def test_a_lead_within_the_spread_says_so_and_from_whom() -> None:
     runs += [made("a", 1, 0.7), made("a", 2, 0.6)]
     said = story(groups(*runs))
     assert said.startswith(
-        "a has the best accuracy on average, 65.0 %, 5.0 points above b (95 % interval -58.5 to 68.5, 2 seeds); "
+        "a has the best accuracy on average, 65.0 %, 5.0 points above b (95 % interval −58.5 to 68.5, 2 seeds); "
     )
     assert "from b it cannot be told apart: the difference is within the spread" in said
     assert "leads" not in said

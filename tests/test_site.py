@@ -13,12 +13,11 @@ from urllib.parse import unquote
 import pytest
 
 from cflag import cli, registry
+from tests.support.pages import ROOT, blocks, lines
 
-ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-OWN = ["start", "tutorial", "howto/continue-a-run", "howto/fewer-clients-a-round", "howto/equal-cost",
-       "howto/see-what-a-client-keeps"]  # fmt: skip
-"""Pages whose every block of `bash` and `python` is run, one after the other, in an empty folder."""
+OWN = ["docs/start.md", "docs/tutorial.md"]
+"""Pages whose every block of `bash` and `python` is run as it stands, one after the other, in an empty folder."""
 
 
 class Page(HTMLParser):
@@ -85,22 +84,16 @@ def test_every_method_has_a_page_with_the_same_parts() -> None:
         assert f"\n{name}\n" in index
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
-    """Return a page's blocks that are meant to be run."""
-    return re.findall(r"^```(bash|python)\n(.*?)^```$", (DOCS / f"{page}.md").read_text(), re.DOTALL | re.MULTILINE)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_figures", "runs_here")
 @pytest.mark.parametrize("page", OWN)
 def test_what_a_page_says_can_be_done(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert blocks(page)
-    for kind, text in blocks(page):
+    for kind, text in blocks(page, "bash", "python"):
         if kind == "bash":
-            for line in text.replace("\\\n", " ").splitlines():
+            for line in lines(text):
                 words = shlex.split(line, comments=True)
-                if words and words[1] != "deploy":  # a fleet of its own is tested elsewhere: tests/test_deployment.py
+                if words[1] != "deploy":  # a fleet of its own is tested elsewhere: tests/test_deployment.py
                     assert words[0] == "cflag"
                     assert cli.main(words[1:]) == 0, line
         else:
@@ -111,28 +104,7 @@ def test_what_a_page_says_can_be_done(page: str, tmp_path: Path, monkeypatch: py
                 subprocess.run([sys.executable, name[1]], check=True, capture_output=True)
 
 
-def commands(text: str) -> list[str]:
-    """Return the commands of a page's plain blocks and of those to be run."""
-    found = re.findall(r"^```(?:bash)?\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    lines = "".join(found).replace("\\\n", " ").splitlines()
-    return [line for line in lines if line.startswith("cflag ")]
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/commands.md", "docs/start.md", "docs/tutorial.md"])
-def test_every_command_on_a_page_is_one(page: str) -> None:
-    """With options that exist and values of their kind; what it does is tested elsewhere."""
-    lines = commands((ROOT / page).read_text())
-    assert lines
-    for line in lines:
-        cli.parser().parse_args(shlex.split(line, comments=True)[1:])
-
-
 def test_the_readme_is_a_shop_window() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 100
     assert "smoke" not in text
-
-
-def test_pages_without_blocks_to_run_are_not_listed() -> None:
-    howto = {f"howto/{path.stem}" for path in (DOCS / "howto").glob("*.md")}
-    assert {page for page in howto if blocks(page)} == {page for page in OWN if page.startswith("howto/")}

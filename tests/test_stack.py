@@ -21,7 +21,7 @@ from cflag.data.samples import Samples
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
 from cflag.experiment import Experiment
-from cflag.learning.dense import DenseNet, aligned_rows
+from cflag.learning.dense import DenseNet, Stacked, aligned_rows
 from cflag.learning.learner import Learner
 from cflag.learning.stack import Seat, Stack
 from cflag.methods.base import FedAvg, Method
@@ -154,9 +154,9 @@ def test_what_methods_draw_from_torch_and_whether_they_want_graphs_stays_theirs(
 def test_shapes_whose_stacked_gradients_differ_are_looped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     true, calls = DenseNet.values_and_grads, []
 
-    def rounded(self: DenseNet, rows: Tensor, x: Tensor, slope: Any) -> tuple[list[float], Tensor]:
+    def rounded(self: DenseNet, nets: Stacked, x: Tensor, slope: Any) -> tuple[list[float], Tensor]:
         calls.append(x.shape[1])
-        values, gradients = true(self, rows, x, slope)
+        values, gradients = true(self, nets, x, slope)
         return values, gradients * (1 + 2e-7)
 
     monkeypatch.setattr(DenseNet, "values_and_grads", rounded)
@@ -180,7 +180,7 @@ def test_a_shape_that_may_be_stacked_never_differs(widths: tuple[int, ...]) -> N
             rows = aligned_rows(3, learner.params)[:, : learner.params.numel()].normal_().mul_(0.3)
             batches = [drawn(samples, widths[0], widths[-1]) for _ in range(3)]
             for row, batch, (value, gradient) in zip(
-                rows, batches, learner.values_and_grads(rows, batches, [None] * 3), strict=True
+                rows, batches, learner.values_and_grads(learner.stacked(rows), batches, [None] * 3), strict=True
             ):
                 learner.params.copy_(row)
                 assert learner.value_and_grad(batch)[0] == value

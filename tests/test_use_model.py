@@ -16,14 +16,14 @@ from PIL import Image
 from torch import Tensor, nn
 
 import cflag
-from cflag import Result, Source, Split, registry, resume, run
+from cflag import Result, Source, registry, resume, run
 from cflag.cli import main
 from cflag.data.load import load_source
 from cflag.errors import UserError
 from cflag.files import checksum, write_sealed_json
 from tests.support import quick
 from tests.support.crashes import Crash, stop_after
-from tests.support.tiny_backbones import register_tiny
+from tests.support.tiny_backbones import PARTS, QUICKLY, pictures, register_tiny
 
 QUICK: dict[str, Any] = {**quick.QUICK, "workers": 1}
 
@@ -34,15 +34,6 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 def _backbones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CFLAG_DATA", str(tmp_path / "data"))
     register_tiny()
-
-
-def pictures(count: int = 120, classes: int = 4) -> Source:
-    """Coloured noise, brighter with the class: learnable, and never learned without errors."""
-    generator = torch.Generator().manual_seed(1)
-    y = torch.arange(count) % classes
-    x = (torch.randint(0, 130, (count, 3, 8, 8), generator=generator) + 30 * y[:, None, None, None]).to(torch.uint8)
-    train, test = Split(x[: count // 2], y[: count // 2]), Split(x[count // 2 :], y[count // 2 :])
-    return Source("own", train, test, classes, (0.4,), (0.2,), class_names=("ant", "bee", "cow", "dog"))
 
 
 def of_task(source: Source, classes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -68,26 +59,10 @@ def test_predictions_are_those_that_the_run_counted(method: str, scenario: str, 
     check_both_matrices(result, load_source("digits"))
 
 
-PARTS: dict[str, dict[str, Any]] = {
-    "features": {"model": "linear", "backbone": "chain"},
-    "half features": {"model": "linear", "backbone": "chain", "half_features": True},
-    "ncm": {"model": "linear", "backbone": "chain", "method": "ncm"},
-    "cut": {"model": "linear", "backbone": "chain", "trainable": ["layer2.*", "head"]},
-    "in one piece": {"model": "linear", "backbone": "block", "trainable": ["layer2.*", "head"]},
-    "lora": {"model": "linear", "backbone": "chain", "lora": {"rank": 2}},
-    "merged lora": {"model": "linear", "backbone": "chain", "lora": {"rank": 2, "merge": True}},
-    "merged lora, no backbone": {"model": "mlp", "lora": {"rank": 2, "merge": True}},
-    "smaller": {"model": "cnn", "width": 4, "image_size": 6},
-    "batch norm": {"model": "cnn", "width": 4, "norm": "batch"},
-}
-
-
 @pytest.mark.parametrize("part", PARTS)
 def test_backbones_adapters_and_sizes_come_along(part: str, tmp_path: Path) -> None:
-    same: dict[str, Any] = {"scenario": "class", "tasks": 2, "rounds": 2, "clients": 2, "batch": 16, "method": "replay",
-                            "replay": {"lr": 0.2}}  # fmt: skip
     source = pictures()
-    result = run(source=source, out=tmp_path / "run", **{**same, **PARTS[part]})
+    result = run(source=source, out=tmp_path / "run", **{**QUICKLY, **PARTS[part]})
     assert 0 < result.average_accuracy < 1
     check_both_matrices(result, source)
     model = result.model()

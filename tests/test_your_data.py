@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any
 import pytest
 
 from cflag.cli import main
+from tests.support.pages import blocks
 
-TEXT = (Path(__file__).parent.parent / "docs" / "your-data.md").read_text(encoding="utf-8")
 LONG = ("compare", "tune", "report")
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+BLOCKS = blocks("docs/your-data.md")
 
 
 @pytest.fixture

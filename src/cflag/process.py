@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import resource
 import sys
@@ -53,6 +54,15 @@ def keep_freed_memory() -> None:
         # An older glibc accepts at most 32 MiB; setting only the first would turn off its own adaptation.
         if mallopt(mmap_threshold, 2**30) or mallopt(mmap_threshold, 2**25):
             mallopt(trim_threshold, 2**30)
+
+
+def collect_rarely() -> None:
+    """Let Python look for cycles of garbage once in a while only: with thousands of clients it would look all the time.
+
+    What is there already, which a forked process shares with its parent, is not looked at again.
+    """
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 class _Later(ModuleType):

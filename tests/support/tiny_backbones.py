@@ -1,4 +1,4 @@
-"""Backbones for pictures of 8 × 8 that take no time: one that can be cut, and the same in one piece."""
+"""Pictures of 8 × 8, and backbones for them that take no time: one that can be cut, and the same in one piece."""
 
 from __future__ import annotations
 
@@ -8,16 +8,44 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cflag import register
+from cflag import Source, Split, register
 from cflag.backbones.base import Backbone, BackboneOptions
 
 passed: list[int] = []
 """How many pictures went through a tiny backbone's first layer, call by call."""
 
 
+QUICKLY: dict[str, Any] = {
+    "scenario": "class", "tasks": 2, "rounds": 2, "clients": 2, "batch": 16, "method": "replay", "replay": {"lr": 0.2}
+}  # fmt: skip
+"""A run of seconds on `pictures`."""
+PARTS: dict[str, dict[str, Any]] = {
+    "features": {"model": "linear", "backbone": "chain"},
+    "half features": {"model": "linear", "backbone": "chain", "half_features": True},
+    "ncm": {"model": "linear", "backbone": "chain", "method": "ncm"},
+    "cut": {"model": "linear", "backbone": "chain", "trainable": ["layer2.*", "head"]},
+    "in one piece": {"model": "linear", "backbone": "block", "trainable": ["layer2.*", "head"]},
+    "lora": {"model": "linear", "backbone": "chain", "lora": {"rank": 2}},
+    "merged lora": {"model": "linear", "backbone": "chain", "lora": {"rank": 2, "merge": True}},
+    "merged lora, no backbone": {"model": "mlp", "lora": {"rank": 2, "merge": True}},
+    "smaller": {"model": "cnn", "width": 4, "image_size": 6},
+    "batch norm": {"model": "cnn", "width": 4, "norm": "batch"},
+}
+"""What may come between a picture and its answer; each goes with `QUICKLY`."""
+
+
+def pictures(count: int = 120, classes: int = 4) -> Source:
+    """Coloured noise, brighter with the class: learnable, and never learned without errors."""
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(count) % classes
+    x = (torch.randint(0, 130, (count, 3, 8, 8), generator=generator) + 30 * y[:, None, None, None]).to(torch.uint8)
+    train, test = Split(x[: count // 2], y[: count // 2]), Split(x[count // 2 :], y[count // 2 :])
+    return Source("own", train, test, classes, (0.4,), (0.2,), class_names=("ant", "bee", "cow", "dog"))
+
+
 class Counted(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
-        passed.append(len(x))
+        passed.append(x.shape[0])
         return super().forward(x)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -74,6 +74,18 @@ class Backbone:
                     f"backbone '{self.name}' wants pictures of bytes (uint8), or of numbers from 0 to 1; "
                     f"{source.name} has {split.x.dtype} from {low:g} to {high:g}"
                 )
+
+
+class Pictures(nn.Module):
+    """Prepares pictures for a backbone, as the first layer of a model."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.prepared = replace(backbone, module=nn.Identity()).prepared  # not a second copy of the network
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return pictures as the backbone wants them."""
+        return self.prepared(x)
 
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")

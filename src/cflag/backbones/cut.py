@@ -10,7 +10,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
-from cflag.backbones.base import Backbone
+from cflag.backbones.base import Backbone, Pictures
 from cflag.data.source import Source
 from cflag.errors import UserError
 from cflag.models.lora import add_adapters
@@ -19,18 +19,6 @@ from cflag.models.trainable import HEAD, PICTURES, Joined, choose, keep_statisti
 
 BODY = "backbone"
 """What a network that cannot be cut is called in a model."""
-
-
-class Pictures(nn.Module):
-    """Prepares pictures for a backbone, as the first layer of a model."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        super().__init__()
-        self.prepared = replace(backbone, module=nn.Identity()).prepared  # not a second copy of the network
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return pictures as the backbone wants them."""
-        return self.prepared(x)
 
 
 def only_head(trainable: Sequence[str], lora: LoraOptions) -> bool:
@@ -125,3 +113,7 @@ class AsTheyAre:
         return x
 
     once = encode
+
+    def layers(self) -> nn.Module:
+        """Return a module that leaves pictures as they are."""
+        return nn.Identity()

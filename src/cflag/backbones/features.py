@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from cflag.backbones.base import IMAGENET, Backbone
+from cflag.backbones.base import IMAGENET, Backbone, Pictures
 from cflag.backbones.code import code_digest
 from cflag.data.load import data_dir_or_default
 from cflag.data.source import Source, Split
@@ -37,6 +37,18 @@ ABANDONED = 3600.0
 MOST_BYTES = 8 * 10**9
 """What features of a part of a network may take in memory, where every process of a run holds them."""
 Advance = Callable[[int], None]
+
+
+class Kept(nn.Module):
+    """Rounds features to the precision in which they are kept."""
+
+    def __init__(self, kind: torch.dtype) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what a run reads of features."""
+        return x.to(self.kind).float()
 
 
 class Extractor:
@@ -126,7 +138,12 @@ class Extractor:
 
     def once(self, x: Tensor) -> Tensor:
         """Return the same of pictures that will not come again: nothing is kept."""
-        return self.features(x).to(self.kind).float()
+        found: Tensor = Kept(self.kind)(self.features(x))
+        return found
+
+    def layers(self) -> nn.Module:
+        """Return the same as a module: pictures prepared, the network, and the precision in which features are kept."""
+        return nn.Sequential(Pictures(self.backbone), self._module, Kept(self.kind))
 
     @torch.inference_mode()
     def features(self, x: Tensor, advance: Advance = lambda _: None) -> Tensor:

@@ -22,10 +22,12 @@ def add_export(commands: Commands) -> None:
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument("--to", choices=FORMS, required=True)
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: RUN/export-FORM")
+    parser.add_argument("--model", metavar="FILE.py:CLASS", help="the network, where it was handed over in Python")
     parser.set_defaults(command=_export)
 
 
 def _export(args: argparse.Namespace) -> None:
     from cflag.export import export
+    from cflag.models.reference import model_maker
 
-    print(export(args.run, args.to, args.out))
+    print(export(args.run, args.to, args.out, args.model and model_maker(args.model)))

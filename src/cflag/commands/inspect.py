@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,8 +79,8 @@ def add_lists(commands: Commands) -> None:
     data_check.add_argument("what", metavar="DIR | FILE", help="a folder of pictures, an .npz, a .csv or a .parquet")
     data_check.add_argument("--set", action="append", default=[], metavar="data.KEY=VALUE", help="as for cflag run")
     data_check.set_defaults(command=_data_check)
-    for sub in (data_list, data_get, data_check):
-        sub.add_argument("--data-dir", metavar="DIR", help="default: $CFLAG_DATA, or a cache folder")
+    for sub, otherwise in ((data_list, "a cache folder"), (data_get, "a cache folder"), (data_check, "this folder")):
+        sub.add_argument("--data-dir", metavar="DIR", help=f"default: $CFLAG_DATA, or {otherwise}")
 
 
 def _watch(args: argparse.Namespace) -> None:
@@ -187,7 +188,8 @@ def _data_check(args: argparse.Namespace) -> None:
         if not key.startswith("data."):
             raise UserError(f"--set {key}: 'cflag data check' takes problem, and keys of [data] such as data.label")
     chosen = options(DataOptions, {key.removeprefix("data."): value for key, value in given.items()}, "data")
-    for line in examine(args.what, Path(args.data_dir or "."), Reading(chosen, problem=problem)):
+    folder = Path(args.data_dir or os.environ.get("CFLAG_DATA") or ".").expanduser()  # as a run looks for it
+    for line in examine(args.what, folder, Reading(chosen, problem=problem)):
         print(line)
 
 

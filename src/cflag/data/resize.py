@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cflag.data.source import Source
@@ -35,6 +35,18 @@ def at_size(source: Source, size: int) -> Source:
 
 def resized(x: Tensor, size: int) -> Tensor:
     """Return images of size × size pixels, by averaging."""
-    pieces = [F.interpolate(piece.float(), size=(size, size), mode="area") for piece in x.split(1000)]
-    whole = not x.is_floating_point()
-    return torch.cat([(piece.round() if whole else piece).to(x.dtype) for piece in pieces])
+    layer = Resize(size)
+    return torch.cat([layer(piece) for piece in x.split(1000)])
+
+
+class Resize(nn.Module):
+    """Averages images to size × size pixels, as the first layer of a model."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the images in the type they have."""
+        found = F.interpolate(x.float(), size=(self.size, self.size), mode="area")
+        return (found if x.is_floating_point() else found.round()).to(x.dtype)

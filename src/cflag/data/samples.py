@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -68,21 +68,26 @@ class Samples:
 
     def __getitem__(self, index: Tensor | slice) -> Samples:
         if isinstance(index, torch.Tensor) and index.dtype == torch.long:  # what most are, in a third of the time
-            return Samples(**{name: t.index_select(0, index) for name, t in self.tensors().items()})
-        return Samples(**{name: t[index] for name, t in self.tensors().items()})
+            return self._each(lambda t: t.index_select(0, index))
+        return self._each(lambda t: t[index])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Samples:
+        """Return the samples with every tensor changed."""
+        tensors = self.x, self.y, self.task, self.logits, self.subject, self.index, self.picture
+        return Samples(*[None if t is None else change(t) for t in tensors])  # type: ignore[arg-type]
 
     def split(self, size: int) -> list[Samples]:
         """Cut into consecutive pieces of `size` samples; the last may be smaller."""
-        if len(self) <= size:
+        count = len(self)
+        if count <= size:
             return [self]
-        parts = {name: t.split(size) for name, t in self.tensors().items()}
-        return [Samples(**dict(zip(parts, piece, strict=True))) for piece in zip(*parts.values(), strict=True)]
+        return [self[start : start + size] for start in range(0, count, size)]
 
     def to(self, device: torch.device) -> Samples:
         """Return the samples on a device."""
         if self.x.device == device:
             return self
-        return Samples(**{name: t.to(device) for name, t in self.tensors().items()})
+        return self._each(lambda t: t.to(device))
 
     @staticmethod
     def cat(parts: Sequence[Samples]) -> Samples:

@@ -23,7 +23,7 @@ from cflag.conversation import Cost, Reply
 from cflag.engines.host import Host
 from cflag.engines.shelf import Board, Placed, Shelf
 from cflag.errors import CflagError
-from cflag.process import end_with_parent
+from cflag.process import collect_rarely, end_with_parent
 
 SMALL = 2**17
 """Bytes up to which a tensor goes through the pipe itself."""
@@ -133,6 +133,7 @@ def _work(host: Host, connection: Connection, parents: Connection, shelf: Shelf)
     parents.close()  # or this worker would keep its own pipe open after the parent's death
     sys.excepthook = _lost_parent
     end_with_parent()
+    collect_rarely()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)

@@ -7,20 +7,23 @@ autograd would call, in the same order, so the numbers are the same to the bit; 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from math import fsum
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-nll_loss = torch.ops.aten.nll_loss_forward.default
 nll_loss_backward = torch.ops.aten.nll_loss_backward.default
 log_softmax_backward = torch.ops.aten._log_softmax_backward_data.default
 relu_backward = torch.ops.aten.threshold_backward.default
 
-Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
+Slope = Callable[[Tensor], tuple[float, Tensor]]
 """The mean loss of outputs, and its slope at them."""
 Slopes = Callable[[Tensor], tuple[list[float], Tensor]]
 """The same for the outputs of several nets, (nets, n, outputs)."""
+Stacked = list[tuple[Tensor, Tensor]]
+"""Several nets: the weights (nets, outputs, inputs) and biases (nets, 1, outputs) of each layer."""
 SMALLEST = 400
 """Multiplications in a matrix product below which torch's batched one sums in another order than its plain one."""
 LARGE = 2**14
@@ -29,23 +32,37 @@ ALIGNED = 16
 """What kernels read begins at multiples of so many numbers, as a tensor of its own does: some sum by where it is."""
 
 
-def cross_entropy_slope(masked: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def cross_entropy_slope(masked: Tensor, labels: Tensor) -> tuple[float, Tensor]:
     """Return the mean cross entropy of masked outputs, and its slope at them."""
     log_p = masked.log_softmax(1)
-    value, count = nll_loss(log_p, labels, None, 1, -100)
-    delta = nll_loss_backward(torch.ones_like(value), log_p, labels, None, 1, -100, count)
-    return value, log_softmax_backward(delta, log_p, 1, log_p.dtype)
+    return _mean_losses(log_p, labels, 1)[0], _slopes(log_p, labels, len(labels))
 
 
 def cross_entropy_slopes(masked: Tensor, labels: Sequence[Tensor]) -> tuple[list[float], Tensor]:
     """Return the mean cross entropies of several nets' masked outputs, (nets, n, outputs), and their slopes."""
-    log_p = masked.log_softmax(2)
-    losses = [nll_loss(own, y, None, 1, -100) for own, y in zip(log_p.unbind(0), labels, strict=True)]
-    value, count = losses[0]
-    rows = log_p.flatten(0, 1)
-    delta = nll_loss_backward(torch.ones_like(value), rows, torch.cat(list(labels)), None, 1, -100, count)
-    slopes = log_softmax_backward(delta, rows, 1, rows.dtype).view(masked.shape)
-    return torch.stack([value for value, _ in losses]).tolist(), slopes
+    log_p, all_labels = masked.log_softmax(2).flatten(0, 1), torch.cat(list(labels))
+    return _mean_losses(log_p, all_labels, len(labels)), _slopes(log_p, all_labels, masked.shape[1]).view(masked.shape)
+
+
+def _mean_losses(log_p: Tensor, labels: Tensor, nets: int) -> list[float]:
+    """Return each net's mean loss: an exact sum, rounded once, so that no order of adding shows in it."""
+    losses = log_p.gather(1, labels.unsqueeze(1)).flatten().tolist()
+    count = len(losses) // nets
+    return [-fsum(losses[start : start + count]) / count for start in range(0, len(losses), count)]
+
+
+def _slopes(log_p: Tensor, labels: Tensor, count: int) -> Tensor:
+    """Return the slopes of mean losses over `count` samples each, at the outputs."""
+    one, total = _one_and_total(count, log_p.dtype, log_p.device)
+    delta = nll_loss_backward(one, log_p, labels, None, 1, -100, total)
+    slopes: Tensor = log_softmax_backward(delta, log_p, 1, log_p.dtype)
+    return slopes
+
+
+@cache
+def _one_and_total(count: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return what a mean loss is one of, and the weight that it is divided by, as the kernel wants them."""
+    return torch.ones((), dtype=dtype, device=device), torch.tensor(float(count), dtype=dtype, device=device)
 
 
 def side_by_side(joined: Tensor, count: int) -> Tensor:
@@ -59,18 +76,23 @@ def side_by_side(joined: Tensor, count: int) -> Tensor:
     return rows.view(apart.shape)
 
 
-def _square(outputs: Tensor) -> tuple[Tensor, Tensor]:
+def _square(outputs: Tensor) -> tuple[float, Tensor]:
     """Return a loss, and its slope, that sees every output: half the sum of squares."""
-    return outputs.square().sum() / 2, outputs
+    return outputs.square().sum().item() / 2, outputs
 
 
 def _squares(outputs: Tensor) -> tuple[list[float], Tensor]:
-    return [_square(own)[0].item() for own in outputs], outputs
+    return [_square(own)[0] for own in outputs], outputs
 
 
 def aligned_rows(count: int, like: Tensor) -> Tensor:
     """Return so many rows for a vector each, beginning where a vector of its own might; they may be longer than it."""
-    return like.new_empty(count, -(-like.numel() // ALIGNED) * ALIGNED)
+    return like.new_empty(count, _pitch(like.numel()))
+
+
+def _pitch(numbers: int) -> int:
+    """Return how far apart vectors of so many numbers begin."""
+    return -(-numbers // ALIGNED) * ALIGNED
 
 
 class DenseNet:
@@ -79,6 +101,7 @@ class DenseNet:
     def __init__(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
         # Detached, so that no kernel looks for a graph; they still share the memory of the model's parameters.
         self.layers = [(weight.detach(), bias.detach()) for weight, bias in layers]
+        self.shapes = [tuple(weight.shape) for weight, _ in self.layers]
         self.count = sum(p.numel() for layer in self.layers for p in layer)
 
     @classmethod
@@ -112,7 +135,7 @@ class DenseNet:
             if k:
                 delta = relu_backward(delta.mm(weight), inputs[k], 0)
             end = start
-        return value.item(), grads
+        return value, grads
 
     def stacks(self, samples: int, nets: int = 16) -> bool:
         """Say whether mini-batches of this size have the same gradients, to the bit, together and alone.
@@ -126,38 +149,36 @@ class DenseNet:
         rows = aligned_rows(nets, like.new_empty(self.count))[:, : self.count]
         rows.copy_(torch.randn(rows.shape, generator=draw) * 0.2)
         x = torch.randn(nets, samples, like.shape[1], generator=draw).to(rows)
-        values, grads = self.values_and_grads(rows, side_by_side(x.flatten(0, 1), nets), _squares)
+        values, grads = self.values_and_grads(self.stacked(rows), side_by_side(x.flatten(0, 1), nets), _squares)
         same = True
-        for k, layers in enumerate(zip(*(zip(w, b[:, 0], strict=True) for w, b in self._stacked(rows)), strict=True)):
+        for k, layers in enumerate(zip(*(zip(w, b[:, 0], strict=True) for w, b in self.stacked(rows)), strict=True)):
             value, grad = DenseNet(layers).value_and_grad(x[k], _square)
             same = same and value == values[k] and torch.equal(grad, grads[k])
         return same
 
-    def values_and_grads(self, rows: Tensor, x: Tensor, slope: Slopes) -> tuple[list[float], Tensor]:
-        """Return the losses and gradients of several nets, one row of parameters each, on (nets, n, ...) samples."""
-        layers = self._stacked(rows)
-        inputs = [x.flatten(2)]
-        for weight, bias in layers[:-1]:
+    def values_and_grads(self, nets: Stacked, x: Tensor, slope: Slopes) -> tuple[list[float], Tensor]:
+        """Return the losses and gradients, a row each, of several nets on (nets, n, ...) samples."""
+        inputs = [x if x.dim() == 3 else x.flatten(2)]
+        for weight, bias in nets[:-1]:
             inputs.append(torch.baddbmm(bias, inputs[-1], weight.transpose(1, 2)).relu_())
-        weight, bias = layers[-1]
+        weight, bias = nets[-1]
         values, delta = slope(torch.baddbmm(bias, inputs[-1], weight.transpose(1, 2)))
-        grads = aligned_rows(len(rows), rows[0])[:, : rows.shape[1]]
-        for k, (weight, bias) in reversed(list(enumerate(self._stacked(grads)))):
+        grads = x.new_empty(x.shape[0], _pitch(self.count))
+        for k, (weight, bias) in zip(range(len(nets) - 1, -1, -1), reversed(self.stacked(grads)), strict=True):
             weight.copy_(delta.transpose(1, 2).bmm(inputs[k]))  # bmm into rows apart from each other is slower
             torch.sum(delta, 1, keepdim=True, out=bias)
             if k:
-                delta = relu_backward(delta.bmm(layers[k][0]), inputs[k], 0)
-        return values, grads
+                delta = relu_backward(delta.bmm(nets[k][0]), inputs[k], 0)
+        return values, grads[:, : self.count]
 
-    def _stacked(self, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return weights (nets, outputs, inputs) and biases (nets, 1, outputs) of each layer, as parts of the rows."""
-        found, pitch, start = [], rows.stride(0), rows.storage_offset()
-        for weight, bias in self.layers:
-            outputs, inputs = weight.shape
-            end = start + weight.numel()
-            found.append((rows.as_strided((len(rows), outputs, inputs), (pitch, inputs, 1), start),
-                          rows.as_strided((len(rows), 1, outputs), (pitch, outputs, 1), end)))  # fmt: skip
-            start = end + bias.numel()
+    def stacked(self, rows: Tensor) -> Stacked:
+        """Return the nets whose parameters are rows, in the rows' memory."""
+        found, nets, pitch, start = [], rows.shape[0], rows.stride(0), rows.storage_offset()
+        for outputs, inputs in self.shapes:
+            end = start + outputs * inputs
+            found.append((rows.as_strided((nets, outputs, inputs), (pitch, inputs, 1), start),
+                          rows.as_strided((nets, 1, outputs), (pitch, outputs, 1), end)))  # fmt: skip
+            start = end + outputs
         return found
 
     def outputs(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:

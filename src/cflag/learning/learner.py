@@ -17,7 +17,7 @@ from cflag.augmentations.base import Augment
 from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.errors import UserError
-from cflag.learning.dense import DenseNet, cross_entropy_slope, cross_entropy_slopes, side_by_side
+from cflag.learning.dense import DenseNet, Stacked, cross_entropy_slope, cross_entropy_slopes, side_by_side
 from cflag.learning.own_loss import own_loss
 from cflag.models.trainable import HEAD, Joined, set_training
 from cflag.problems.base import Problem
@@ -190,14 +190,19 @@ class Learner:
         """Say whether gradients of several clients can be computed together; with the same bits for so many samples."""
         return self._dense is not None and (samples is None or self._dense.stacks(samples))
 
+    def stacked(self, rows: Tensor) -> Stacked:
+        """Return rows of parameters, one client's each, as `values_and_grads` takes them; they stay where they are."""
+        assert self._dense is not None
+        return self._dense.stacked(rows)
+
     def values_and_grads(
-        self, rows: Tensor, samples: Sequence[Samples], closed: Sequence[Tensor | None]
+        self, nets: Stacked, samples: Sequence[Samples], closed: Sequence[Tensor | None]
     ) -> list[tuple[float, Tensor]]:
         """Return what `value_and_grad` does for several clients: their parameters, mini-batches and closed outputs."""
         assert self._dense is not None
         here = [batch.to(self.device) for batch in samples]
         x = side_by_side(self._input(torch.cat([batch.x for batch in here])), len(here))
-        values, grads = self._dense.values_and_grads(rows, x, lambda out: self._stacked_slopes(out, here, closed))
+        values, grads = self._dense.values_and_grads(nets, x, lambda out: self._stacked_slopes(out, here, closed))
         return list(zip(values, grads.unbind(0), strict=True))
 
     def _stacked_slopes(
@@ -209,7 +214,7 @@ class Learner:
             for own, batch, shut in zip(outputs.unbind(0), here, closed, strict=True):
                 self.closed = shut
                 slopes.append(self._slope(own, batch))
-            return [value.item() for value, _ in slopes], torch.stack([slope for _, slope in slopes])
+            return [value for value, _ in slopes], torch.stack([slope for _, slope in slopes])
         tasks = torch.cat([batch.task for batch in here])
         masked = self.heads.mask(outputs.flatten(0, 1), tasks, self.seen).view_as(outputs)
         if any(shut is not None for shut in closed):
@@ -255,13 +260,13 @@ class Learner:
             total += shortened(rows, clip).square().sum(0)
         return total
 
-    def _slope(self, outputs: Tensor, here: Samples) -> tuple[Tensor, Tensor]:
+    def _slope(self, outputs: Tensor, here: Samples) -> tuple[float, Tensor]:
         """Return the mean loss of outputs and its slope at them; of cross entropy without autograd's bookkeeping."""
         if self._by_hand:
             return cross_entropy_slope(self.masked(outputs, here.task), here.y)
         free = outputs.requires_grad_()
         value = self.loss(free, here)
-        return value.detach(), torch.autograd.grad(value, free)[0]
+        return value.item(), torch.autograd.grad(value, free)[0]
 
     def _slopes(self, outputs: Tensor, here: Samples, loss: Loss | None) -> Tensor:
         """Return the slope of each sample's own loss at its outputs."""
@@ -324,10 +329,14 @@ class Learner:
 
     def features(self, samples: Samples) -> Tensor:
         """Return what the model's last dense layer takes in, one row per sample."""
+        return self.outputs_and_features(samples)[1]
+
+    def outputs_and_features(self, samples: Samples) -> tuple[Tensor, Tensor]:
+        """Return the model's outputs, and what its last dense layer takes in for them."""
         seen: list[Tensor] = []
         with self._last_dense().register_forward_pre_hook(lambda _, taken: seen.append(taken[0])):
-            self.outputs(samples)
-        return torch.cat(seen)
+            outputs = self.outputs(samples)
+        return outputs, torch.cat(seen)
 
     def _last_dense(self) -> nn.Linear:
         model = self.model.get_submodule(HEAD) if isinstance(self.model, Joined) else self.model

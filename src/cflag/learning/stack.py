@@ -22,7 +22,7 @@ from greenlet import getcurrent, greenlet
 from torch import Tensor
 
 from cflag.data.samples import Samples
-from cflag.learning.dense import aligned_rows
+from cflag.learning.dense import Stacked, aligned_rows
 
 if TYPE_CHECKING:
     from cflag.learning.learner import Learner, Loss
@@ -114,6 +114,8 @@ class Stack:
         fitting = NUMBERS // self._width if learner.stacks() else 1
         self.size = min(size, fitting) if fitting >= LEAST else 1
         self._rows = aligned_rows(self.size if self.size > 1 else 0, learner.params)
+        self._in_a_row: dict[tuple[int, int], Stacked] = {}
+        """Nets of seats in a row, which lie in the same memory every time: the first seat, and how many there are."""
         self._good: dict[tuple[int, ...], bool] = {}
         """Which shapes of mini-batches have the same gradients to the bit in a stack and by themselves."""
 
@@ -147,12 +149,19 @@ class Stack:
         """Return the gradients of clients on mini-batches of one shape: stacked, where that changes no bit."""
         if len(group) <= 1 or not self._same_bits(shape):
             return self._looped(group)
-        seats = list(group)
-        together = seats[-1] - seats[0] + 1 == len(seats)
-        rows = self._rows[seats[0] : seats[-1] + 1] if together else self._rows[seats]
+        seats = tuple(group)
         closed = [self._taken[k].closed for k in seats]
-        gradients = self._learner.values_and_grads(rows[:, : self._width], list(group.values()), closed)
+        gradients = self._learner.values_and_grads(self._nets(seats), list(group.values()), closed)
         return dict(zip(seats, gradients, strict=True))
+
+    def _nets(self, seats: tuple[int, ...]) -> Stacked:
+        """Return the parameters at some seats as the nets of a stack: copies, where the seats are not all in a row."""
+        first, count = seats[0], len(seats)
+        if seats[-1] - first + 1 > count:
+            return self._learner.stacked(self._rows.index_select(0, torch.tensor(seats)))
+        if (first, count) not in self._in_a_row:
+            self._in_a_row[first, count] = self._learner.stacked(self._rows[first : first + count])
+        return self._in_a_row[first, count]
 
     def _same_bits(self, shape: tuple[int, ...]) -> bool:
         """Say whether mini-batches of a shape may be stacked; tried when it first comes up."""

@@ -119,11 +119,11 @@ class Icarl(Taught):
 
     def predict(self, learner: Learner, samples: Samples, **sent: Any) -> Tensor:
         """Minus the squared distance to each class's mean; classes without one come last."""
-        outputs = learner.outputs(samples)
         if "means" not in sent:
-            return outputs
+            return learner.outputs(samples)
+        outputs, features = learner.outputs_and_features(samples)
         means = sent["means"].to(outputs.device)
-        near = nearness(normalised_features(learner, samples), means)
+        near = nearness(torch.nn.functional.normalize(features), means)
         # Below any nearness, which is at least -4. Classes still to come are told apart by the model, as elsewhere.
         last = outputs - outputs.amax(1, keepdim=True) - 5
         return torch.where(means.any(1), near, last)
@@ -134,9 +134,9 @@ def joined(past: Samples | None, fresh: Samples) -> Samples:
     return fresh if past is None else Samples.cat([past, fresh])
 
 
-def normalised_features(model: Client | Learner, samples: Samples) -> Tensor:
+def normalised_features(client: Client, samples: Samples) -> Tensor:
     """Return the model's features of samples, each of length one."""
-    return torch.nn.functional.normalize(model.features(samples))
+    return torch.nn.functional.normalize(client.features(samples))
 
 
 def nearness(features: Tensor, means: Tensor) -> Tensor:

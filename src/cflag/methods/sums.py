@@ -86,12 +86,12 @@ class Sums(Method, ABC):
 
     def predict(self, learner: Learner, samples: Samples, **sent: Any) -> Tensor:
         """Score each class seen so far; the others come last, told apart by the model."""
-        outputs = learner.outputs(samples)
         if "weights" not in sent:
-            return outputs
+            return learner.outputs(samples)
+        outputs, features = learner.outputs_and_features(samples)
         weights, offsets, seen = (sent[name].to(outputs.device) for name in ("weights", "offsets", "seen"))
-        scores = self.prepared(learner.features(samples)) @ weights.T + offsets
-        last = scores.amin() - 1 + outputs - outputs.amax(1, keepdim=True)
+        scores = self.prepared(features) @ weights.T + offsets
+        last = scores.amin(1, keepdim=True) - 1 + outputs - outputs.amax(1, keepdim=True)
         return torch.where(seen > 0, scores, last)
 
 

@@ -141,20 +141,25 @@ class Campaign:
         return list(dict.fromkeys(job for row in rows for job in row))
 
 
-def chosen(campaign: Campaign, scale: str, rows: Sequence[str], sources: Sequence[str]) -> Campaign:
-    """Return a campaign at a scale, cut down to some rows and data sets; nothing named means all."""
+def chosen(
+    campaign: Campaign, scale: str, rows: Sequence[str], sources: Sequence[str], groups: Sequence[str] = ()
+) -> Campaign:
+    """Return a campaign at a scale, cut down to some rows, data sets and groups; nothing named means all."""
     if scale not in campaign.scales:
         raise UserError(f"{campaign.name} is for scale {' or '.join(campaign.scales)}, not {scale}")
-    there = {variant.name for cell in campaign.cells for variant in cell.variants(scale)}
-    for name in rows:
-        if name not in there:
-            raise unknown(f"row of {campaign.name} at scale {scale}", name, there)
-    for name in sources:
-        if all(name != cell.source for cell in campaign.cells):
-            raise unknown(f"source of {campaign.name}", name, {cell.source for cell in campaign.cells})
+    for what, asked, there in (
+        (f"row of {campaign.name} at scale {scale}", rows, {v.name for c in campaign.cells for v in c.variants(scale)}),
+        (f"source of {campaign.name}", sources, {cell.source for cell in campaign.cells}),
+        (f"group of {campaign.name}", groups, {cell.group for cell in campaign.cells}),
+    ):
+        for name in asked:
+            if name not in there:
+                raise unknown(what, name, there)
     cells = tuple(
         replace(cell, rows=tuple(v.name for v in cell.variants(scale) if not rows or v.name in rows))
         for cell in campaign.cells
-        if not sources or cell.source in sources
+        if (not sources or cell.source in sources) and (not groups or cell.group in groups)
     )
+    if not cells:
+        raise UserError(f"{campaign.name} has no group {', '.join(groups)} with source {', '.join(sources)}")
     return replace(campaign, cells=cells)

@@ -19,7 +19,7 @@ from cflag.report.page import document, find_results, make_page
 from cflag.report.parts import COLOURS, Colours, figure, on_axis, sortable
 from cflag.report.svg import Line, curves
 from cflag.results.folder import RunFolder, runs_in
-from cflag.results.metrics import read_line
+from cflag.results.metrics import read_line, task_starts
 
 HOST = "127.0.0.1"
 EVERY = 2
@@ -93,10 +93,18 @@ def live_page(root: Path) -> str:
 
 
 def _curves(runs: Sequence[Progress], score: Score, colours: Colours) -> str:
-    lines = [
-        Line(run.name, run.points, colours[run.config.method] % COLOURS, dots=len(run.points) == 1) for run in runs
-    ]
-    return figure("live", "", curves(lines, "round", on_axis(score, " so far")))
+    """Draw a line for each run; those of a method's further seeds are dashed."""
+    lines, first = [], {run.config.method: run.name for run in reversed(runs)}
+    for run in runs:
+        colour, again = colours[run.config.method], first[run.config.method] != run.name
+        lines.append(Line(run.name, run.points, colour % COLOURS, dots=len(run.points) == 1, dash=again))
+    return figure("live", "", curves(lines, "round", on_axis(score, " so far"), _task_starts(runs)))
+
+
+def _task_starts(runs: Sequence[Progress]) -> list[tuple[int, str]]:
+    """Return where tasks begin, where all runs agree on that as far as they are."""
+    starts = sorted((task_starts(run.records) for run in runs), key=len)
+    return starts[-1] if all(starts[-1][: len(one)] == one for one in starts) else []
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,9 +1,12 @@
 "use strict";
 // Tables sort by a click (or Enter) on a heading, figures can be saved as SVG or PNG, a link to a part that is folded
-// unfolds it, and what is wider than its place says that it scrolls. Nothing else needs a script.
+// unfolds it, one client is shown at a time, and what is wider than its place says that it scrolls. Nothing else needs
+// a script.
+const goal = () => document.getElementById(location.hash.slice(1));
 function unfold() {
-  const part = location.hash && document.querySelector(`${location.hash} > details`);
+  const part = goal()?.querySelector(":scope > details");
   if (part) part.open = true;
+  for (let up = goal(); up; up = up.parentElement) if (up.tagName === "DETAILS") up.open = true;
 }
 window.addEventListener("hashchange", unfold);
 unfold();
@@ -85,6 +88,114 @@ for (const figure of document.querySelectorAll("figure")) {
     bar.append(button);
   }
   figure.prepend(bar);
+}
+
+// One client at a time: the folded parts of all clients become a list to choose from, and their text is drawn.
+const make = (tag, looks = {}, ...inner) => {
+  const made = Object.assign(document.createElement(tag), looks);
+  made.append(...inner);
+  return made;
+};
+
+function roundStep(rough) {
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return [1, 2, 5, 10].map((m) => m * power).find((step) => step >= rough * (1 - 1e-9));
+}
+
+function meanCurves(runs, x, y) {
+  // The same axes as those of the other charts: from 0, unless that would hide the differences.
+  const points = runs.flatMap((run) => run.points);
+  const [xs, ys] = [0, 1].map((k) => points.map((point) => point[k]));
+  let [low, high] = [Math.min(...ys), Math.max(...ys)];
+  if (low >= 0 && low < 0.4 * high) low = 0;
+  const room = 0.06 * (high - low || Math.abs(high) || 1);
+  [low, high] = [low === 0 ? 0 : low - room, high + room];
+  const [first, last] = [Math.min(...xs), Math.max(...xs)];
+  const across = (v) => (60 + (v - first) / (last - first || 1) * 566).toFixed(1);
+  const up = (v) => (244 - (v - low) / (high - low) * 198).toFixed(1);
+  const step = roundStep((high - low) / 6);
+  const begins = low > 0 || high < 0 ? `; the axis begins at ${Number(low.toPrecision(3))}, not at 0` : "";
+  let inner = `<text x="4" y="18">${y}${begins}</text><text x="343" y="292" text-anchor="middle">${x}</text>`;
+  for (let k = Math.ceil(low / step); k * step <= high; k += 1) {
+    const at = up(k * step);
+    inner += `<line class="grid" x1="60" x2="626" y1="${at}" y2="${at}"/>`;
+    inner += `<text x="54" y="${Number(at) + 4}" text-anchor="end">${Number((k * step).toPrecision(6))}</text>`;
+  }
+  for (const v of new Set(xs)) inner += `<text x="${across(v)}" y="264" text-anchor="middle">${v}</text>`;
+  for (const [k, { colour, name, points: own }] of runs.entries()) {
+    const path = own.map(([a, b]) => `${across(a)},${up(b)}`).join(" ");
+    const wide = 2 + 2 * (runs.length - 1 - k); // so that one below another can be seen
+    inner += `<polyline class="c${colour}" points="${path}" style="stroke-width:${wide}"><title>${name}</title></polyline>`;
+    for (const [a, b] of own) {
+      inner += `<circle class="f${colour}" r="3" cx="${across(a)}" cy="${up(b)}"><title>${name}: ${b}</title></circle>`;
+    }
+  }
+  return `<svg class="chart" viewBox="0 0 640 300" role="img" xmlns="http://www.w3.org/2000/svg">${inner}</svg>`;
+}
+
+function drawClient(part, { worst, best, score }) {
+  const runs = [...part.querySelectorAll(".run:has(pre)")].map((run) => {
+    const [heads, ...rows] = run.querySelector("pre").textContent.split("\n").map((line) => line.trim().split(/ +/));
+    const { colour } = run.dataset;
+    const cell = (text, column) => {
+      const share = Math.min(1, Math.max(0, (parseFloat(text.replace(/,/g, "")) - worst) / (best - worst || 1)));
+      if (column < 2 || Number.isNaN(share)) return make("td", {}, text);
+      const depth = Math.round(6 + 94 * share);
+      const looks = `background: color-mix(in srgb, var(--c${colour}) ${depth}%, transparent)`;
+      const made = make("td", { className: share > 0.55 ? "on" : "" }, text);
+      made.style.cssText = looks;
+      return made;
+    };
+    const names = heads.map((head) => head.replace(/^t1$/, "on 1").replace(/^t(?=\d)/, ""));
+    const top = make("tr", {}, ...names.map((name, k) => make("th", {}, k ? name : "after")));
+    const body = rows.map((row) => make("tr", {}, ...row.map(cell)));
+    run.querySelector("pre").replaceWith(make("div", { className: "wide" }, make("table", { className: "cells" },
+      make("thead", {}, top), make("tbody", {}, ...body))));
+    const points = rows.map((row) => [Number(row[0]), parseFloat(row[1].replace(/,/g, ""))]);
+    return { colour, after: heads[0], name: run.querySelector("h4").textContent,
+      points: points.filter(([, value]) => !Number.isNaN(value)) };
+  });
+  const drawn = runs.filter((run) => run.points.length);
+  if (!drawn.length) return;
+  const chart = make("div", { className: "card" });
+  chart.innerHTML = meanCurves(drawn, `after ${drawn[0].after}`, `mean ${score}`);
+  part.querySelector("summary").after(chart);
+}
+
+for (const box of document.querySelectorAll(".clients")) {
+  const parts = [...box.children];
+  const drawn = new Set();
+  const list = make("select", {}, ...parts.map((part, k) => make("option", { value: k },
+    part.firstChild.textContent)));
+  list.setAttribute("aria-label", "Client");
+  const show = (k) => {
+    parts.forEach((part, place) => { part.hidden = place !== k; });
+    parts[k].open = true;
+    if (!drawn.has(k)) drawClient(parts[k], box.dataset);
+    drawn.add(k);
+    list.value = k;
+  };
+  const choose = (k) => {
+    show((k + parts.length) % parts.length);
+    history.replaceState(null, "", `#${parts[list.value].id}`);
+  };
+  const step = (text, title, by) => {
+    const button = make("button", { type: "button", title }, text);
+    button.addEventListener("click", () => choose(Number(list.value) + by));
+    return button;
+  };
+  list.addEventListener("change", () => choose(Number(list.value)));
+  box.before(make("p", { className: "pick" }, step("←", "The client before", -1), list,
+    step("→", "The next client", 1)));
+  box.classList.add("picked");
+  const follow = () => {
+    const k = parts.indexOf(goal());
+    if (k >= 0) show(k);
+    if (k >= 0) box.previousElementSibling.scrollIntoView();
+  };
+  show(0);
+  window.addEventListener("hashchange", follow);
+  follow();
 }
 
 for (const box of document.querySelectorAll(".wide, .scroll")) {

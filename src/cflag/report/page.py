@@ -13,6 +13,7 @@ from cflag.errors import UserError
 from cflag.files import checksum
 from cflag.problems.score import common
 from cflag.report import measured, parts
+from cflag.report.single import single_clients
 from cflag.report.story import stories, story
 from cflag.results import table
 from cflag.results.folder import RunFolder, runs_in
@@ -82,6 +83,7 @@ def _sections(results: Sequence[Result], key: str, colours: parts.Colours) -> li
         ),
         *measured.sections(groups, key, colours),
         (f"{key}clients", "Clients", parts.clients(groups, key, colours)),
+        (f"{key}client", "One client at a time", single_clients(groups, key, colours)),
         (f"{key}classes", "Who has which classes", parts.partition(results[0], key)),
         (f"{key}config", "Config", parts.configs(groups)),
     ]

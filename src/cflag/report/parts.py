@@ -28,6 +28,8 @@ MOST_CLIENTS, MOST_CLASSES = 60, 200
 """How many can have a row each."""
 MOST_COLUMNS = 1000
 """How many clients can have a column each."""
+MOST_PAGES = 200
+"""How many clients have a part of their own."""
 
 
 def by_method(results: Sequence[Result]) -> Groups:
@@ -53,7 +55,8 @@ def figure(key: str, caption: str, inner: str) -> str:
     return f'<figure id="{escape(key)}">{head}{inner}</figure>'
 
 
-def _none(text: str) -> str:
+def none(text: str) -> str:
+    """Return a line that says why there is nothing to see."""
     return f'<p class="none">{escape(text)}</p>'
 
 
@@ -140,15 +143,21 @@ def methods_table(results: Sequence[Result], colours: Colours) -> str:
     return note + sortable(table.heads(results), table.rows(results), colours)
 
 
-def sortable(heads: Sequence[str], rows: Sequence[Sequence[str]], colours: Colours | None = None) -> str:
-    """Return a table that the page's script sorts; cells that name a method have its colour."""
+def sortable(heads: Sequence[str], rows: Sequence[Sequence[str]], colours: Colours | None = None, to: str = "") -> str:
+    """Return a table that the page's script sorts; cells that name a method have its colour, words begin at the left.
 
-    def cell(text: str) -> str:
+    With `to`, each row's first cell leads there: to a place with its text at the end of its name.
+    """
+    words = {k for k, column in enumerate(zip(*rows, strict=True)) if k and all(text[:1].isalpha() for text in column)}
+    looks = [' class="word"' if k in words else "" for k in range(len(heads))]
+
+    def cell(k: int, text: str) -> str:
         colour = (colours or {}).get(text)
-        return f"<td>{'' if colour is None else swatch(colour)}{escape(text)}</td>"
+        shown = f'<a href="#{to}{escape(text)}">{escape(text)}</a>' if to and not k else escape(text)
+        return f"<td{looks[k]}>{'' if colour is None else swatch(colour)}{shown}</td>"
 
-    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+    head = "".join(f"<th{look}>{escape(text)}</th>" for look, text in zip(looks, heads, strict=True))
+    body = "".join(f"<tr>{''.join(cell(k, text) for k, text in enumerate(row))}</tr>" for row in rows)
     inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     return f'<div class="scroll"><table class="sort">{inner}</table></div>'
 
@@ -174,8 +183,8 @@ def accuracy(groups: Groups, key: str, colours: Colours) -> str:
         band = [(float(t), min(values), max(values)) for t, values in across] if len(seen) > 1 else []
         lines.append(Line(method, points, k % COLOURS, dash=k >= COLOURS, band=band))
     together = next(iter(groups.values()))[0].together
-    x, on = ("tasks learned", "them") if together else ("round", "tasks begun")
-    drawn = curves(lines, x, on_axis(score, f" on {on}"))
+    x, on = ("tasks learned", "so far") if together else ("round", "on tasks begun")
+    drawn = curves(lines, x, on_axis(score, f" {on}"))
     return figure(f"{key}{score.named('accuracy-after-each-task')}", "", drawn)
 
 
@@ -249,8 +258,8 @@ def clients(groups: Groups, key: str, colours: Colours) -> str:
             caption = f"{method}, seed {results[0].seed}: final {score.text}{score.brackets}"
             drawn.append(figure(f"{key}clients-{method}", caption, picture))
             many = many or len(rows) > MOST_CLIENTS
-    nothing = _none("nothing is known of single clients, or there are too many to draw")
-    tables = "".join(_client_table(method, results[0]) for method, results in groups.items())
+    nothing = none("nothing is known of single clients, or there are too many to draw")
+    tables = "".join(_client_table(method, results[0], key) for method, results in groups.items())
     maps = f'<div class="{"rows" if many else "grid3"}">{"".join(drawn)}</div>' if drawn else nothing
     return spread(groups, key, colours) + maps + tables
 
@@ -278,14 +287,20 @@ CLIENT_COLUMNS = {
 """What the table of clients shows."""
 
 
-def _client_table(method: str, result: Result) -> str:
+def client_id(key: str, number: int | str = "") -> str:
+    """Return the name by which a client's own part of the page is linked to."""
+    return f"{key}client-{number}"
+
+
+def _client_table(method: str, result: Result, key: str) -> str:
     """Return each client's own measures, folded; nothing where they are not known."""
     each = result.measures.get("clients")
     if not each:
         return ""
     columns = [[result.score.shown(v) for v in each[name]] for name in CLIENT_COLUMNS]
     rows = [[str(k), *row] for k, row in enumerate(zip(*columns, strict=True))]
-    inner = sortable(["client", *(f"{name} {result.score.unit}".strip() for name in CLIENT_COLUMNS.values())], rows)
+    heads = ["client", *(f"{name} {result.score.unit}".strip() for name in CLIENT_COLUMNS.values())]
+    inner = sortable(heads, rows, to=client_id(key) if 0 < len(result.client_matrices) <= MOST_PAGES else "")
     return f"<details><summary>{escape(method)}, seed {result.seed}: each client</summary>{inner}</details>"
 
 
@@ -305,7 +320,7 @@ def partition(result: Result, key: str) -> str:
     classes = dict.fromkeys(label for task in tasks for label in task)
     clients = len(next(iter(tasks[0].values())))
     if clients > MOST_COLUMNS or len(classes) > MOST_CLASSES:
-        return _none("too many clients or classes to draw")
+        return none("too many clients or classes to draw")
     rows = [[float(sum(task[c][k] for task in tasks if c in task)) for c in classes] for k in range(clients)]
     caption = f"seed {result.seed}: training samples of each class, classes in the order of the tasks"
     return figure(f"{key}partition", caption, by_client(rows, "class", Shade.counts(rows), [*classes]))

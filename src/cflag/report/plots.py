@@ -44,7 +44,8 @@ def scatter(groups: Sequence[Dots], x: str, y: str) -> str:
     for group in groups:
         if len(group.points) > 1:
             parts += [_dot(across.at(a), up.at(b), f'class="f{group.colour} pale" r="4"') for a, b in group.points]
-    taken: list[tuple[float, float, float]] = []
+    means = [(across.at(a), up.at(b)) for a, b in (group.mean for group in groups)]
+    taken = [(at - 6.0, at + 6.0, high) for at, high in means]
     for group in sorted(groups, key=lambda g: -g.mean[1]):
         a, b = group.mean
         at, high = across.at(a), up.at(b)
@@ -59,15 +60,19 @@ def _dot(x: float, y: float, look: str, inner: str = "") -> str:
 
 
 def _name(group: Dots, x: float, y: float, taken: list[tuple[float, float, float]]) -> str:
-    """Return the name beside its dot, on the side that has room, lower where another name is."""
+    """Return the name beside its dot, on the side that has room; higher or lower where another name or dot is."""
     wide = LETTER * len(group.name)
     left = x + 10 + wide > WIDTH
     begin = x - 10 - wide if left else x + 10
-    while any(begin < end and begin + wide > start and abs(y - other) < ROW for start, end, other in taken):
-        y += 2
+    near = sorted(range(-len(taken) * ROW, len(taken) * ROW + 1, 2), key=abs)
+    y = next(y + by for by in near if y + by >= ROW and _free(taken, begin, begin + wide, y + by))
     taken.append((begin, begin + wide, y))
     side = f'x="{x - 10:.1f}" text-anchor="end"' if left else f'x="{x + 10:.1f}"'
     return f'<text class="name f{group.colour}" {side} y="{y + 4:.1f}">{escape(group.name)}</text>'
+
+
+def _free(taken: Sequence[tuple[float, float, float]], begin: float, end: float, y: float) -> bool:
+    return not any(begin < stop and end > start and abs(y - other) < ROW for start, stop, other in taken)
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,8 @@ def _points(score: Score, value: float) -> str:
 
 def _range(score: Score, found: Lead) -> str:
     assert found.within is not None
-    return f"{score.shown(found.by - found.within)} to {score.shown(found.by + found.within)}"
+    low, high = (score.shown(found.by + side * found.within) for side in (-1, 1))
+    return f"{low} to {high}".replace("-", "−")
 
 
 def _list(words: Sequence[str]) -> str:

@@ -90,14 +90,16 @@ def curves(
         parts += _line(line, across, up)
     for k, rug in enumerate(rugs):
         parts += _rug(rug, across, up.start - 7 * (len(rugs) - k))
-    names = [] if direct else [(line.name, line.colour) for line in lines if line.points]
+    names = [] if direct else [(line.name, f"b{line.colour}{' dash' * line.dash}") for line in lines if line.points]
     if direct:
         parts += _names_at_ends(lines, across, up)
-    return svg("".join(parts), WIDTH, HEIGHT, "chart") + _legend(names + [(r.name, r.colour) for r in rugs if r.at])
+    return svg("".join(parts), WIDTH, HEIGHT, "chart") + _legend(
+        names + [(r.name, f"b{r.colour}") for r in rugs if r.at]
+    )
 
 
-def _legend(names: Sequence[tuple[str, int]]) -> str:
-    shown = "".join(f'<span><i class="b{colour}"></i>{escape(name)}</span>' for name, colour in names)
+def _legend(names: Sequence[tuple[str, str]]) -> str:
+    shown = "".join(f'<span><i class="{look}"></i>{escape(name)}</span>' for name, look in names)
     return f'<p class="legend">{shown}</p>' if names else ""
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cflag.build import build_features, build_learner, build_method
 from cflag.config import CUSTOM, Config, load_file, resolve
-from cflag.data.resize import resized
+from cflag.data.resize import Resize, resized
 from cflag.data.samples import Samples
 from cflag.data.spec import Spec
 from cflag.errors import UserError
@@ -86,10 +86,12 @@ class TrainedModel(nn.Module):
         self.network = learner.model
         """The plain module; it takes what `inputs` makes of raw samples."""
         self.sample: Raw | None = about["sample"] and (tuple(about["sample"]["shape"]), about["sample"]["dtype"])
-        self._learner, self._method, self._size = learner, method, config.image_size
-        self._beside: dict[str, Any] = {}
-        self._features = build_features(config)
-        if self._features is not None and getattr(self._features, "origin", "") != self.spec.origin:
+        self.learner, self._method, self.image_size = learner, method, config.image_size
+        self.beside: dict[str, Any] = {}
+        """What the method's `predict` gets beside the model."""
+        self.features = build_features(config)
+        """What turns pictures into a backbone's features, where the run had one."""
+        if self.features is not None and getattr(self.features, "origin", "") != self.spec.origin:
             raise UserError(f"backbone '{config.backbone}': its weights here are not those of the run; get the same")
         learner.seen = self.seen
         self.eval()
@@ -107,7 +109,7 @@ class TrainedModel(nn.Module):
     @property
     def takes_one_size(self) -> bool:
         """Whether samples must have one shape: pictures of any size may be resized."""
-        return self._features is None and not self._size
+        return self.features is None and not self.image_size
 
     def forward(self, x: Given) -> Tensor:
         """Return a score of each class for each raw sample, (n, classes): for most methods the model's logits.
@@ -115,9 +117,13 @@ class TrainedModel(nn.Module):
         Numbers to predict are in the labels' own unit.
         """
         with one_thread():
-            samples = self._samples(x)
-            scores = self._method.predict(self._learner, samples, **self._beside)
-            return self._learner.own_unit(scores).to(scores.dtype)
+            return self.scores(self._prepared(x), self.learner)
+
+    def scores(self, x: Tensor, learner: Learner) -> Tensor:
+        """Return the scores of samples as the run's clients had them, of no class and no task in particular."""
+        nothing = torch.zeros(x.shape[0], dtype=torch.long)
+        scores = self._method.predict(learner, Samples(x, nothing, nothing), **self.beside)
+        return learner.own_unit(scores).to(scores.dtype)
 
     def probabilities(self, x: Given, task: int | Literal["any"] | None = None) -> Tensor:
         """Return the softmax of the scores over the classes that may be answered, zero for the others.
@@ -147,7 +153,13 @@ class TrainedModel(nn.Module):
     def inputs(self, x: Given) -> Tensor:
         """Return raw samples as `network` takes them: resized, through the backbone, normalised."""
         with one_thread():
-            return self._learner.inputs(self._samples(x).x)
+            return self.learner.inputs(self._prepared(x))
+
+    def layers_before(self) -> nn.Module:
+        """Return what makes of raw samples what the run's clients had, as a module."""
+        if self.features is not None:
+            return self.features.layers()
+        return Resize(self.image_size) if self.image_size else nn.Identity()
 
     def _open(self, scores: Tensor, task: int | Literal["any"] | None) -> Tensor:
         """Return the scores with those of classes that may not be answered at minus infinity."""
@@ -163,15 +175,12 @@ class TrainedModel(nn.Module):
             raise UserError(f"task = {task!r}: this run has tasks 0 to {count - 1}")
         return scores.masked_fill(~heads.own[task].to(scores.device), -torch.inf)
 
-    def _samples(self, x: Given) -> Samples:
-        """Return raw samples as the run's clients had them, of no class and no task in particular."""
+    def _prepared(self, x: Given) -> Tensor:
+        """Return raw samples as the run's clients had them."""
         x = self._checked(torch.as_tensor(x))
-        if self._features is not None:
-            x = self._features.once(x)
-        elif self._size:
-            x = resized(x, self._size)
-        nothing = torch.zeros(len(x), dtype=torch.long)
-        return Samples(x, nothing, nothing)
+        if self.features is not None:
+            return self.features.once(x)
+        return resized(x, self.image_size) if self.image_size else x
 
     def _checked(self, x: Tensor) -> Tensor:
         """Return samples whose shape and kind the run knows; refuse others."""
@@ -243,5 +252,5 @@ def _filled(
         raise UserError(f"{folder / MODEL} does not fit the model: {reason}") from None
     made = TrainedModel(learner, build_method(config), config, about)
     if about["beside"]:
-        made._beside = {name: value for name, value in load_state(folder / BESIDE).items() if name in about["beside"]}
+        made.beside = {name: value for name, value in load_state(folder / BESIDE).items() if name in about["beside"]}
     return made
