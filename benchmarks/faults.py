@@ -32,7 +32,7 @@ from cflag import run
 from cflag.files import load_state
 from cflag.results.folder import RunFolder
 
-CFLAG = [sys.executable, "-m", "cflag.cli"]
+CFLAG = [sys.executable, "-m", "cflag"]
 SETTINGS: dict[str, Any] = {"clients": 3, "tasks": 2, "rounds": 3}
 LIMIT = 600.0
 """Seconds after which a fault's run counts as hanging."""

@@ -140,7 +140,7 @@ def _killed(method: str) -> Case:
 
 
 def _cflag(*words: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "cflag.cli", *words], stdout=subprocess.DEVNULL)
+    return subprocess.Popen([sys.executable, "-m", "cflag", *words], stdout=subprocess.DEVNULL)
 
 
 def _hash(folder: Path | None) -> str:

@@ -289,7 +289,7 @@ def test_mistakes_in_python_are_one_line_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_output_that_goes_nowhere_is_no_traceback(unbuffered: str) -> None:
     """Python writes at once or at its end, as the environment says: then it may find out when nobody catches it."""
-    program = f"PYTHONUNBUFFERED={unbuffered} {sys.executable} -m cflag.cli list methods"
+    program = f"PYTHONUNBUFFERED={unbuffered} {sys.executable} -m cflag list methods"
     for target in ("| true", "> /dev/full"):
         done = subprocess.run(f"{program} {target}", shell=True, capture_output=True, text=True, check=False)
         assert "Traceback" not in done.stderr
@@ -297,7 +297,7 @@ def test_output_that_goes_nowhere_is_no_traceback(unbuffered: str) -> None:
 
 
 def test_a_run_outlives_the_reader_of_its_output(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m cflag.cli run digits {' '.join(FLAGS)} --out {tmp_path / 'run'} | head -2"
+    command = f"{sys.executable} -m cflag run digits {' '.join(FLAGS)} --out {tmp_path / 'run'} | head -2"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert "task 1/2 done" in done.stdout

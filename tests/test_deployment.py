@@ -176,8 +176,8 @@ def test_three_machines_by_hand_with_a_liar_and_two_strangers(tmp_path: Path) ->
         where = tmp_path / "private" if name == "stranger" else keys / "clients"
         assert main(["keys", "client", str(where), "--name", name]) == 0
 
-    def client(name: str, number: int, key: Path, ca: Path, module: str = "cflag.cli") -> list[str]:
-        start = [sys.executable, "-m", module, *(["client"] if module == "cflag.cli" else [])]
+    def client(name: str, number: int, key: Path, ca: Path, module: str = "cflag") -> list[str]:
+        start = [sys.executable, "-m", module, *(["client"] if module == "cflag" else [])]
         link = ["--superlink", f"localhost:{port}", "--ca", str(ca), "--key", str(key)]
         return [*start, *link, "--number", str(number), "--state", str(tmp_path / f"state-{name}")]
 

@@ -97,7 +97,7 @@ def test_the_baseline_runs_in_flowers_own_simulation_with_the_local_engines_numb
         assert '"success": true' in done.stdout, done.stdout + done.stderr
         wait_for(lambda: (tmp_path / "run" / "result.json").is_file(), "the simulation")
     shutil.rmtree(_simulated(int(json.loads(done.stdout)["run-id"])))
-    local = [sys.executable, "-m", "cflag.cli", "run", "digits", "--workers", "1", "--quiet"]
+    local = [sys.executable, "-m", "cflag", "run", "digits", "--workers", "1", "--quiet"]
     local += ["--out", str(tmp_path / "local"), *(part for word in settings for part in ("--set", word))]
     subprocess.run(local, check=True, stdout=subprocess.DEVNULL)
     found = [json.loads((tmp_path / name / "result.json").read_text())["matrices"] for name in ("run", "local")]

@@ -75,7 +75,7 @@ def test_watch_a_run_and_a_folder_of_runs(tmp_path: Path, capsys: pytest.Capture
 
 def test_watch_a_run_while_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [part for key, value in QUICK.items() for part in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "cflag.cli", "run", "digits", "--quiet", "--out", str(tmp_path / "run"), *words]
+    command = [sys.executable, "-m", "cflag", "run", "digits", "--quiet", "--out", str(tmp_path / "run"), *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         while not (tmp_path / "run" / "config.toml").is_file():
             assert process.poll() is None

@@ -510,7 +510,7 @@ def test_a_person_leaves_a_run_of_real_processes_while_it_goes_on(people: People
         stop_after(1, patch)
         with pytest.raises(Crash):
             run(None, out=out, **people.settings(rounds=60, workers=2))
-    process = subprocess.Popen([sys.executable, "-m", "cflag.cli", "run", "--quiet", "--resume", str(out)])
+    process = subprocess.Popen([sys.executable, "-m", "cflag", "run", "--quiet", "--resume", str(out)])
     try:
         while not found(out / "checkpoint", people.of(3, 0)):
             assert process.poll() is None

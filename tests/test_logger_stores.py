@@ -209,7 +209,7 @@ def test_an_ended_run_says_how_and_goes_on_without_gap_or_double(
 @pytest.mark.usefixtures("_store")
 def test_a_real_kill_leaves_no_gap_and_no_double(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "cflag.cli", "run", "--quiet"]
+    command = [sys.executable, "-m", "cflag", "run", "--quiet"]
     begin = [*command, "digits", *FLAGS, "--set", "rounds=10", "--set", f"log={BOTH}", "--out", str(out)]
     process = subprocess.Popen(begin, stdout=subprocess.DEVNULL)
     while RunFolder(out).rounds_done() < 3:

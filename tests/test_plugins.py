@@ -44,7 +44,7 @@ def words(settings: dict[str, Any]) -> list[str]:
 
 def cflag(*args: str) -> None:
     """Run a command in a process that knows nothing of the plugin but what the command says."""
-    subprocess.run([sys.executable, "-m", "cflag.cli", *args], check=True, stdout=subprocess.DEVNULL, timeout=280)
+    subprocess.run([sys.executable, "-m", "cflag", *args], check=True, stdout=subprocess.DEVNULL, timeout=280)
 
 
 def model_of(folder: Path) -> bytes:

@@ -89,7 +89,7 @@ def test_mistakes_are_told_in_a_line(tmp_path: Path, port: int, capsys: pytest.C
 
 
 def test_the_command_serves_until_ctrl_c(folder: RunFolder) -> None:
-    command = [sys.executable, "-m", "cflag.cli", "watch", str(folder.path.parent), "--serve", "0"]
+    command = [sys.executable, "-m", "cflag", "watch", str(folder.path.parent), "--serve", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         found = re.match(rf"http://{re.escape(HOST)}:(\d+)/", process.stdout.readline())

@@ -93,7 +93,7 @@ def test_a_crash_between_metrics_and_checkpoint_leaves_no_double_line(
 def test_sigkill_at_random_moments(tmp_path: Path, unbroken: Path) -> None:
     """The real thing: a process with workers, killed again and again until it happens to finish."""
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "cflag.cli", "run", "--quiet"]
+    command = [sys.executable, "-m", "cflag", "run", "--quiet"]
     start = [*command, "digits", *FLAGS, "--set=workers=2", f"--out={out}"]
     moments = random.Random(4)
     for attempt in range(30):
@@ -124,7 +124,7 @@ def test_sigkill_at_random_moments(tmp_path: Path, unbroken: Path) -> None:
 
 def test_ctrl_c_stops_saves_and_says_how_to_go_on(tmp_path: Path, unbroken: Path) -> None:
     out = tmp_path / "run"
-    start = [sys.executable, "-m", "cflag.cli", "run", "digits", *FLAGS, f"--out={out}"]
+    start = [sys.executable, "-m", "cflag", "run", "digits", *FLAGS, f"--out={out}"]
     process = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not (out / "metrics.jsonl").exists() and time.monotonic() < deadline:

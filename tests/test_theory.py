@@ -462,7 +462,7 @@ def test_mistakes_are_one_clear_line(
 
 
 def test_nothing_is_left_running_when_the_command_is_killed(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cflag.cli", "theory", "--out", str(tmp_path / "x")]
+    command = [sys.executable, "-m", "cflag", "theory", "--out", str(tmp_path / "x")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     workers: list[str] = []
     for _ in range(300):

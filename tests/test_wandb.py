@@ -114,7 +114,7 @@ def test_a_log_has_the_floats_the_settings_and_the_end(tmp_path: Path) -> None:
 def test_a_killed_run_goes_on_without_gap_or_double(tmp_path: Path) -> None:
     out = tmp_path / "run"
     flags = [part for key, value in (QUICK | {"rounds": 10}).items() for part in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "cflag.cli", "run", "digits", *flags, "--set", "log=wandb", "--out", str(out)]
+    command = [sys.executable, "-m", "cflag", "run", "digits", *flags, "--set", "log=wandb", "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     while RunFolder(out).rounds_done() < 3:
         assert process.poll() is None

@@ -68,7 +68,7 @@ def metadata(installed: Path) -> PathDistribution:
 
 def test_the_wheel_runs_with_what_it_declares(installed: Path, core: Path, tmp_path: Path) -> None:
     settings = ["--set", "tasks=2", "--set", "rounds=1", "--set", "width=8", "--workers", "1", "--out", "run"]
-    done = python(["-m", "cflag.cli", "run", "digits", *settings], installed, core, cwd=tmp_path)
+    done = python(["-m", "cflag", "run", "digits", *settings], installed, core, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "run" / "result.json").is_file()
     assert len(list((tmp_path / "run" / "figures").glob("*.png"))) > 2
@@ -121,6 +121,6 @@ def test_other_pythons_compile_it_and_have_a_command_line(version: str, installe
     assert subprocess.run(strict).returncode == 0
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "cflag")}
     for words in (["--version"], ["--help"], ["list", "methods"], ["list", "presets"]):
-        done = subprocess.run([other, "-S", "-m", "cflag.cli", *words], env=env, capture_output=True, text=True)
+        done = subprocess.run([other, "-S", "-m", "cflag", *words], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert done.stdout

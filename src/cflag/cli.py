@@ -83,7 +83,3 @@ class _Version(argparse.Action):
 
         print(f"cflag {cflag.__version__}")
         parser.exit()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -143,7 +143,7 @@ def _can_fork(config: Config) -> bool:
 
 
 def _start(job: Job) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "cflag.cli", "run", "--quiet", "--resume", str(job.folder)]
+    command = [sys.executable, "-m", "cflag", "run", "--quiet", "--resume", str(job.folder)]
     command += ["--floors", ",".join(map(repr, job.floors))] if job.floors else []
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 

@@ -78,7 +78,7 @@ ROOMS = Layers(
         ("tuning",),
         ("commands",),
         ("cli",),
-        ("flower_process",),
+        ("__main__", "flower_process"),
     ),
 )
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from cflag.cli import main
 
-COMMAND = [sys.executable, "-m", "cflag.cli"]
+COMMAND = [sys.executable, "-m", "cflag"]
 """`cflag`, as a process of this interpreter: importing torch takes it two seconds."""
 GRACE = 20.0
 """How long a process that was told to end may take, in seconds."""
