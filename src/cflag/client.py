@@ -319,11 +319,20 @@ class Client:
         self.context, self.own = context, own
         self.cost, self.logs, self._losses, self._replay, self._replays = Cost(), {}, [], None, 0
         self._shared.seen = context.moment.seen
-        self.place.close(None if own is None or own.open is None else _closing(own.open, self.params))
+        self.place.close(self._closed())
         self._question = question
         if self.ledger is not None:
             self.ledger.begin(self.task, context.round)
         self.reseed(question)
+
+    def tilt(self, shift: Tensor) -> None:
+        """Add a number to each output, minus infinity to close it, wherever a loss looks until the question ends."""
+        closed, shift = self._closed(), shift.to(self.params)
+        self.place.close(shift if closed is None else closed + shift)
+
+    def _closed(self) -> Tensor | None:
+        """Return what closes the outputs that are not open for this client; None where all are."""
+        return None if self.own is None or self.own.open is None else _closing(self.own.open, self.params)
 
     def end_question(self) -> None:
         """Close the account: log the mean loss on current and on memory samples."""

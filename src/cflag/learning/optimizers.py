@@ -1,17 +1,20 @@
 """Local optimizers as transformations of a direction, in the manner of optax: direction in, update out.
 
 They start fresh every round: a client keeps nothing between rounds but its memory, and clients that are asked
-rarely do not return with stale moments. Where a method shares moments (C-FLAG-Shared), the server keeps them.
+rarely do not return with stale moments. Where a method shares moments (C-FLAG-Shared, C-FLAG-Balanced), the server
+keeps them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from cflag.conversation import Mean
 
 
 class Optimizer(Protocol):
@@ -70,6 +73,12 @@ class Adam:
     def moments(self) -> dict[str, Tensor]:
         """Return both moments, for someone who goes on from them."""
         return {name: value for name in ("first", "second") if (value := getattr(self, name)) is not None}
+
+
+def averaged_moments(mean: Mean, taken: int) -> dict[str, Any]:
+    """Return the mean of clients' moments as the server keeps and sends them, after so many steps in all."""
+    second = mean.second.clamp(min=0)  # as every mean of squares is, unless someone lies
+    return {"first": mean.first, "second": second, "taken": taken}
 
 
 def make_optimizer(name: str) -> Optimizer:

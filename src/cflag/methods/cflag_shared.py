@@ -22,7 +22,7 @@ from cflag.errors import UserError
 from cflag.learning.estimators import Components
 from cflag.learning.memory_gradient import along_the_path, by_samples, in_two_parts, over_all_samples, weight_of
 from cflag.learning.observed import RATES_FIGURE
-from cflag.learning.optimizers import Adam
+from cflag.learning.optimizers import Adam, averaged_moments
 from cflag.methods.base import Method, require_positive
 from cflag.methods.space import Around, Rate, SearchSpace
 from cflag.registry import register
@@ -84,9 +84,7 @@ class CFlagShared(Method):
             server.params -= mean.delta
             server.buffers = mean.buffers
             if self.settings.moments == "shared":
-                taken = server.state.get("taken", 0) + steps
-                second = mean.second.clamp(min=0)  # as every mean of squares is, unless someone lies
-                server.state = {"first": mean.first, "second": second, "taken": taken}
+                server.state = averaged_moments(mean, server.state.get("taken", 0) + steps)
 
     def memory_gradient(self, client: Client, skip: float) -> Answer:
         """Answer with m_i, where there are memories at all."""

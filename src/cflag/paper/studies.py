@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cflag.paper.cells import DATA_SETS, IID, NON_IID, Campaign, Cell
-from cflag.paper.variants import CLASS_ROWS, PAPERS_OWN, PARTS, SHARED_PARTS, TASK_ROWS
+from cflag.paper.variants import BALANCED_PARTS, CLASS_ROWS, PAPERS_OWN, PARTS, SHARED_PARTS, TASK_ROWS, Variant
 
 if TYPE_CHECKING:
     from cflag.pricing import Budget
@@ -14,7 +14,7 @@ RATES = (3e-4, 1e-3, 3e-3)
 """The Adam rates that every method may choose from."""
 RATES_SEED, RATES_ROUNDS = 7, 4
 """A seed outside of every table, and fewer rounds than any has."""
-MORE_ROWS = ("cflag-sgd", "cflag-shared", "cflag-tracked", "agem", "derpp", "joint")
+MORE_ROWS = ("cflag-sgd", "cflag-shared", "cflag-tracked", "cflag-balanced", "agem", "derpp", "joint")
 """Rows of ours that the paper does not have."""
 TAIL_ROWS = ("replay-tail", "cflag-shared-tail")
 """The leaders with the average of a task's last models, where there are enough of them."""
@@ -59,9 +59,18 @@ def _cost(budget: Budget) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
-def _shared_parts() -> tuple[Cell, ...]:
-    """C-FLAG-Shared, changed in one thing, for the gradients of three rounds of replay; replay beside it."""
-    rows = ("replay", "cflag-shared", *(part.name for part in SHARED_PARTS))
+def _class_cost() -> tuple[Cell, ...]:
+    """All methods, class-incremental, for the gradients of ten rounds of replay."""
+    return tuple(
+        Cell(ends("cifar10-class", zeta), "cifar10", {"zeta": zeta, "scenario": "class"}, ALL_ROWS, at=10,
+             budget="gradients")
+        for zeta in (IID, 0.3, NON_IID)
+    )  # fmt: skip
+
+
+def _own_parts(whole: str, parts: tuple[Variant, ...]) -> tuple[Cell, ...]:
+    """A method of ours, changed in one thing, for the gradients of three rounds of replay; replay beside it."""
+    rows = ("replay", whole, *(part.name for part in parts))
     return tuple(
         Cell(ends("cifar10", zeta), "cifar10", {"zeta": zeta, "rounds": 3}, rows, budget="gradients")
         for zeta in (IID, 0.3, NON_IID)
@@ -73,10 +82,14 @@ STUDIES: dict[str, Campaign] = {
     for c in (
         Campaign("rates", "Which rate each method gets", "rates", _rates(), scales=AT, own_seeds=(RATES_SEED,)),
         Campaign("parts", "What each part of C-FLAG buys", "parts", _parts(), base="cflag-paper", scales=AT),
-        Campaign("shared-parts", "What each part of C-FLAG-Shared buys, at equal gradients", "parts", _shared_parts(),
-                 base="cflag-shared", scales=AT),
+        Campaign("shared-parts", "What each part of C-FLAG-Shared buys, at equal gradients", "parts",
+                 _own_parts("cflag-shared", SHARED_PARTS), base="cflag-shared", scales=AT),
+        Campaign("balanced-parts", "What each part of C-FLAG-Balanced buys, at equal gradients", "parts",
+                 _own_parts("cflag-balanced", BALANCED_PARTS), base="cflag-balanced", scales=AT),
         *(Campaign(f"cost-{budget}", f"All methods at equal {budget}", "cost", _cost(budget), budget,
                    base="replay", scales=AT)
           for budget in BUDGETS),
+        Campaign("cost-class", "All methods at equal gradients, class-incremental", "cost", _class_cost(), "gradients",
+                 base="replay", scales=AT),
     )
 }  # fmt: skip

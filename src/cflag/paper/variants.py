@@ -49,6 +49,7 @@ OTHERS = (
       for name, label in BASELINES.items()),
     Variant("cflag-shared", "C-FLAG-Shared", "cflag-shared", None, rates=("beta",)),
     Variant("cflag-tracked", "C-FLAG-Tracked", "cflag-tracked", None, rates=("beta",)),
+    Variant("cflag-balanced", "C-FLAG-Balanced", "cflag-balanced", None, rates=("beta",)),
     Variant("replay-tail", "Erg-FL, last quarter averaged", "replay", None, TAIL),
     Variant("cflag-shared-tail", "C-FLAG-Shared, last quarter averaged", "cflag-shared", None, TAIL, rates=("beta",)),
     Variant("agem", "A-GEM-FL", "agem", None),
@@ -119,7 +120,21 @@ SHARED_PARTS = (
     _shared("exchange-32", "exchange every 32 steps", exchange=32),
 )
 """What each part of C-FLAG-Shared buys."""
-VARIANTS = {v.name: v for v in (*CFLAG_VARIANTS, *OTHERS, *PARTS, *THEORY, *SHARED_PARTS)}
+
+
+def _balanced(name: str, label: str, **settings: Any) -> Variant:
+    own = tuple((f"cflag-balanced.{key}", value) for key, value in settings.items())
+    return Variant(f"balanced-{name}", label, "cflag-balanced", None, own, ("beta",))
+
+
+BALANCED_PARTS = (
+    _balanced("no-rule", "no interference rule", rule="off"),
+    _balanced("fresh", "fresh moments", moments="fresh"),
+    _balanced("no-prior", "plain losses", prior="none"),
+    _balanced("rule-only", "plain losses, fresh moments", prior="none", moments="fresh"),
+)
+"""What each part of C-FLAG-Balanced buys."""
+VARIANTS = {v.name: v for v in (*CFLAG_VARIANTS, *OTHERS, *PARTS, *THEORY, *SHARED_PARTS, *BALANCED_PARTS)}
 TASK_ROWS = ("finetune", "ewc", "nccl", "fedtrack", "replay", PAPERS_OWN)
 CLASS_ROWS = ("finetune", "ewc", "lwf", "icarl", "target", "nccl", "fedtrack", PAPERS_OWN)
 

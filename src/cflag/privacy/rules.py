@@ -41,6 +41,7 @@ RULES: dict[str, Questions] = {
     "fedtrack": GRADIENTS,
     "cflag-server": {**GRADIENTS, "local_steps": {**STEPS, "alpha": PUBLIC}},  # its clients all have the plain α
     "cflag-shared": {**FEDAVG, "local_steps": MOMENTS, "memory_gradient": MEMORIES},
+    "cflag-balanced": {**FEDAVG, "local_steps": MOMENTS},
     "cflag-tracked": {**FEDAVG, "memory_gradient": MEMORIES},
     "ewc": {**FEDAVG, "fisher": {"fisher": NONNEGATIVE}},
     "icarl": {**FEDAVG, "class_sums": {"sums": NOISED}},
@@ -49,6 +50,7 @@ RULES: dict[str, Questions] = {
 
 NOT_BY_SAMPLE = {
     "icarl": "its exemplars are chosen by looking at all samples, so one of them decides what others are used for",
+    "cflag-balanced": "its losses are balanced by the classes of all samples, so one of them changes others' gradients",
 }
 """Methods for which a sample's uses cannot be counted apart from the others'. In all others what leaves is made of
 gradients and squared gradients, each sample's clipped, with noise on their sum; the rest follows from those."""
