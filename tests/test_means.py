@@ -311,7 +311,7 @@ def test_all_methods_but_those_with_sums_run_with_a_robust_mean(tmp_path: Path) 
         load_config("digits", cflag=auto, mean={"kind": "krum"})
     load_config("digits", cflag={**auto, "smoothness_over": "mean"}, mean={"kind": "krum"})
     load_config("digits", method="icarl", mean={"outlier": 100})
-    for method in ("cflag-shared", "cflag-tracked", "cflag-server", "fedtrack", "nccl"):
+    for method in ("cflag-shared", "cflag-balanced", "cflag-tracked", "cflag-server", "fedtrack", "nccl"):
         run("digits", method=method, out=tmp_path / method, workers=1, mean={"kind": "median"}, **QUICK)
 
 

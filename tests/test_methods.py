@@ -35,7 +35,10 @@ ALL = [name for name in registry.names("method") if name != "cflag"]
 
 
 def rate(method: str, value: float) -> dict[str, Any]:
-    if method == "cflag-shared":  # Adam, whatever the run's optimizer: a step has the size of its rate
+    if method in (
+        "cflag-shared",
+        "cflag-balanced",
+    ):  # Adam, whatever the run's optimizer: a step has the size of its rate
         value = value / 10
     return {method: {"beta" if method.startswith(("cflag", "fedtrack")) else "lr": value}}
 

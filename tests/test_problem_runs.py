@@ -32,8 +32,8 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 SHORT: dict[str, Any] = {"tasks": 2, "rounds": 2, "clients": 2, "batch": 8, "epochs": 1, "workers": 1,
                          "scenario": "domain", "memory": {"per_task": 8, "sample": 4}}  # fmt: skip
 DIABETES: dict[str, Any] = {"source": "diabetes", "problem": "regression", "scenario": "domain", "batch": 16}
-FOR_ALL = ("cflag", "cflag-sgd", "cflag-server", "cflag-shared", "finetune", "replay", "ewc", "nccl", "fedtrack",
-           "agem", "derpp", "joint")  # fmt: skip
+FOR_ALL = ("cflag", "cflag-sgd", "cflag-server", "cflag-shared", "cflag-balanced", "finetune", "replay", "ewc", "nccl",
+           "fedtrack", "agem", "derpp", "joint")  # fmt: skip
 FOR_CLASSES = ("icarl", "target", "lwf", "er-ace", "ncm", "slda")
 
 

@@ -121,4 +121,4 @@ class CFlagBalanced(FedAvg):
 
 def _parts(samples: Samples, outputs: int) -> Tensor:
     """Return the part of each class in some samples."""
-    return torch.bincount(samples.y, minlength=outputs) / len(samples)
+    return torch.bincount(samples.y, minlength=outputs).double() / len(samples)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PLAIN = ("table", "rates", "rows")
 """Kinds of campaigns without a figure."""
+STYLES = ("-", "-.", (0, (1, 1)))
+"""How lines are drawn that would have the same colour."""
 Pick = Callable[[CellResult], Spread | None]
 
 
@@ -115,7 +117,7 @@ def _look(name: str) -> dict[str, Any]:
     return {
         "color": COLOURS[place % len(COLOURS)],
         "lw": 2.4 if own else 1.4,
-        "ls": {"cflag": "--", "cflag-sgd": ":"}.get(name, "-" if place < len(COLOURS) else "-."),
+        "ls": {"cflag": "--", "cflag-sgd": ":"}.get(name, STYLES[place // len(COLOURS) % len(STYLES)]),
         "label": label(name),
         "zorder": 3 if own else 2,
     }
