@@ -416,8 +416,8 @@ def test_each_part_of_an_answer_has_its_own_clip() -> None:
 # every method
 
 CLIENT_SETTINGS: dict[str, Any] = {
-    **dict.fromkeys(("cflag", "cflag-sgd"), {"measure_gamma": False}),
-    **dict.fromkeys(("cflag-shared", "cflag-balanced"), {"moments": "fresh"}),
+    **{name: {"measure_gamma": False} for name in ("cflag", "cflag-sgd")},
+    **{name: {"moments": "fresh"} for name in ("cflag-shared", "cflag-balanced")},
 }
 
 
