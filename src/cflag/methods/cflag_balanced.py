@@ -114,9 +114,13 @@ class CFlagBalanced(FedAvg):
         if past is None:
             return v
         p = client.value_and_grad(past)[1]
-        weight = weight_of(p, v, self.settings.pull, self.settings.rule == "interference")
+        weight = self.pull(v, p)
         sent["weights"].append(weight)
         return v + weight * p
+
+    def pull(self, v: Tensor, p: Tensor) -> float:
+        """α_k, the weight of p in one step, before Adam."""
+        return weight_of(p, v, self.settings.pull, self.settings.rule == "interference")
 
 
 def _parts(samples: Samples, outputs: int) -> Tensor:

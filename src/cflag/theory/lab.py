@@ -14,13 +14,22 @@ import torch
 
 from cflag.errors import UserError
 from cflag.process import cores, end_with_parent, one_thread
+from cflag.theory.balanced import balanced_plans, class_shares, follow_balanced
 from cflag.theory.checks import Check
 from cflag.theory.convergence import rate_bound
 from cflag.theory.counterexamples import COUNTER_EXAMPLES, CounterExample
 from cflag.theory.problems import Problem, check_name, make_problem
 from cflag.theory.round import Trajectory, square
 from cflag.theory.shared import follow_shared, shared_plans
-from cflag.theory.statements import SHARED_STATEMENTS, STATEMENTS, StatementResult, judge, total
+from cflag.theory.statements import (
+    BALANCED_STATEMENTS,
+    MINIMISER,
+    SHARED_STATEMENTS,
+    STATEMENTS,
+    StatementResult,
+    judge,
+    total,
+)
 from cflag.theory.trajectory import Plan, follow
 
 STEPS = 5
@@ -126,9 +135,12 @@ def investigate(
         )
         known = [seen for label, seen in runs.items() if label != "auto"]
         exchanges = [follow_shared(problem, plan) for plan in shared_plans(rounds, seed)]
+        balanced = [follow_balanced(problem, plan) for plan in balanced_plans(rounds, seed)]
         results = (
             *(judge(statement, [*known, *diminishing]) for statement in STATEMENTS),
             *(judge(statement, exchanges) for statement in SHARED_STATEMENTS),
+            *(judge(statement, balanced) for statement in BALANCED_STATEMENTS),
+            judge(MINIMISER, [class_shares(seed)]),
         )
         with_estimate = tuple(judge(statement, [runs["auto"]]) for statement in STATEMENTS)
     return Investigation(problem, runs, rates, results, with_estimate)

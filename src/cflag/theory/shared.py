@@ -139,7 +139,7 @@ def follow_shared(problem: Problem, plan: SharedPlan) -> list[Exchange]:
     return [Exchange(problem, plan, method.settings.pull, tuple(paths)) for paths in each]
 
 
-def _paths(sides: Callable[[Exchange, SharedPath], Check]) -> Callable[[list[Exchange]], Checks]:
+def paths(sides: Callable[[Exchange, SharedPath], Check]) -> Callable[[list[Exchange]], Checks]:
     """A statement about each client's path through each exchange."""
 
     def check(seen: list[Exchange]) -> Checks:
@@ -173,7 +173,7 @@ def _age(exchange: Exchange, path: SharedPath) -> Check:
     return least_room(left[1:], right[1:], rounding) if len(left) > 1 else Check(0.0, 0.0)
 
 
-def _not_against(exchange: Exchange, path: SharedPath) -> Check:
+def not_against(exchange: Exchange, path: SharedPath) -> Check:
     """⟨m_k, v_k + α_k m_k⟩ ≥ pull ‖m_k‖²."""
     m, d = torch.stack(path.memory), torch.stack(path.directions)
     inner, least = (m * d).sum(1), exchange.pull * (m * m).sum(1)
@@ -188,7 +188,7 @@ def longest_step(steps: int, adam: Adam) -> float:
     return (1 - b1) / sqrt(1 - b2) * sqrt(summed) * sqrt(1 - b2**steps) / (1 - b1**steps)
 
 
-def _step(exchange: Exchange, path: SharedPath) -> Check:
+def adam_step(exchange: Exchange, path: SharedPath) -> Check:
     """‖x_{k+1} − x_k‖_∞ ≤ β C_n with n Adam's steps so far, all clients' included as one."""
     points, adam = torch.stack(path.points), Adam()
     left = (points[1:] - points[:-1]).abs().amax(1)
@@ -197,11 +197,11 @@ def _step(exchange: Exchange, path: SharedPath) -> Check:
 
 
 SIDES: dict[str, tuple[str, str, Callable[[list[Exchange]], Checks]]] = {
-    "Shared, m": ("m = Σ w_i ∇f_i(x_0), w_i the share of memory samples", "none", _paths(_start)),
-    "Shared, m followed": ("m_k = m + ∇R_i(x_k) − ∇R_i(x_0)", "none", _paths(_followed)),
-    "Shared, age of m": ("‖m_k − ∇f(x_k)‖ ≤ 2(1 − w_i s)L‖x_k − x_0‖", "L-smooth", _paths(_age)),
-    "Shared, interference": ("⟨m_k, v_k + α_k m_k⟩ ≥ pull ‖m_k‖²", "none", _paths(_not_against)),
-    "Shared, Adam's step": ("‖x_{k+1} − x_k‖_∞ ≤ β C_n", "moments averaged", _paths(_step)),
+    "Shared, m": ("m = Σ w_i ∇f_i(x_0), w_i the share of memory samples", "none", paths(_start)),
+    "Shared, m followed": ("m_k = m + ∇R_i(x_k) − ∇R_i(x_0)", "none", paths(_followed)),
+    "Shared, age of m": ("‖m_k − ∇f(x_k)‖ ≤ 2(1 − w_i s)L‖x_k − x_0‖", "L-smooth", paths(_age)),
+    "Shared, interference": ("⟨m_k, v_k + α_k m_k⟩ ≥ pull ‖m_k‖²", "none", paths(not_against)),
+    "Shared, Adam's step": ("‖x_{k+1} − x_k‖_∞ ≤ β C_n", "moments averaged", paths(adam_step)),
 }
 """By name: the claim, what it assumes, and its check."""
 

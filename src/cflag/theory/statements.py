@@ -2,7 +2,7 @@
 
 Where a printed statement is false, the corrected one is listed here; `counterexamples.py` shows why. Lemmas and
 theorems have the paper's numbers; "S." marks statements of its supplement without a number in the main text. Those
-about C-FLAG-Shared are ours.
+about C-FLAG-Shared and C-FLAG-Balanced are ours.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any, Generic, TypeVar
 
-from cflag.theory import algorithm, convergence, shared
+from cflag.theory import algorithm, balanced, convergence, shared
 from cflag.theory.checks import Check, Checks, always, by_clients, drift_holds, error_holds, growth_holds, lemma1_holds
 from cflag.theory.round import Round, Trajectory
 
@@ -100,10 +100,14 @@ STATEMENTS: tuple[Statement[Trajectory], ...] = (
 
 SHARED_STATEMENTS = tuple(Statement(name, *about) for name, about in shared.SIDES.items())
 
+BALANCED_STATEMENTS = tuple(Statement(name, *about) for name, about in balanced.SIDES.items())
+MINIMISER = Statement("Balanced, one minimiser", "∇f_i(f) = 0 for every client at f = log p(x|c)",
+                      "clients differ in class shares alone", balanced.at_minimiser)  # fmt: skip
+
 
 def statement_named(name: str) -> Statement[Any]:
     """Return a statement by its name."""
-    both: tuple[Statement[Any], ...] = (*STATEMENTS, *SHARED_STATEMENTS)
+    both: tuple[Statement[Any], ...] = (*STATEMENTS, *SHARED_STATEMENTS, *BALANCED_STATEMENTS, MINIMISER)
     return next(statement for statement in both if statement.name == name)
 
 
