@@ -1,4 +1,4 @@
-"""C-FLAG-Balanced in the laboratory: what is proved of it holds on random problems; a broken one does not get past it."""
+"""C-FLAG-Balanced in the laboratory: what is proved of it holds on random problems, and a broken one is noticed."""
 
 from __future__ import annotations
 
