@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cflag import Experiment, load_config
+from cflag import Experiment, load_config, registry
 from cflag.learning.advice import about_caps, about_memory
 from cflag.results.display import Quiet
 
@@ -109,6 +109,7 @@ def test_cflag_tracked_says_that_its_lead_is_one_of_sgd(settings: dict[str, Any]
     assert len(said) == lines
 
 
-def test_with_adam_c_flag_does_not_point_to_a_method_that_loses_with_it() -> None:
-    line = about_memory("cflag", 1.0, 0.1, 10, 300, rounds("ii", [0, 0]), "replay")
-    assert line.endswith("or take method = 'replay'")
+def test_a_starved_memory_is_pointed_to_a_method_that_there_is() -> None:
+    for share in (300, 1):
+        line = about_memory("cflag", 1.0, 0.1 if share > 1 else 100.0, 10, share, rounds("ii", [0, 0]))
+        assert registry.get("method", line.rpartition("method = ")[2].strip("'")).uses_memory

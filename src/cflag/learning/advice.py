@@ -11,6 +11,8 @@ from cflag.diagnostics import Record
 
 STARVED = 0.25
 """Below this part of what replay spends on the memory, or of the way it goes along it, the memory is starved."""
+INSTEAD = "cflag-balanced"
+"""What to take where it is (docs/which-method.md)."""
 
 
 def about_caps(table: str, alpha: float, cap: float, records: Sequence[Record]) -> str:
@@ -30,8 +32,7 @@ def about_caps(table: str, alpha: float, cap: float, records: Sequence[Record]) 
 
 
 def about_memory(
-    table: str, alpha: float, beta: float, steps: int, replayed: int, records: Sequence[Record],
-    instead: str = "cflag-tracked",
+    table: str, alpha: float, beta: float, steps: int, replayed: int, records: Sequence[Record]
 ) -> str:  # fmt: skip
     """Say that the past has little say, where one step of α stands against E of β, or few samples against replay's."""
     spent = sum(record["gradients_memory"] for record in records)
@@ -41,12 +42,12 @@ def about_memory(
     if share < STARVED:
         return (
             f"{table}: the memory gets {share:.0%} of the gradients that replay would spend on it: "
-            f"raise memory.sample, or play more and shorter rounds (epochs, steps); or take method = '{instead}'"
+            f"raise memory.sample, or play more and shorter rounds (epochs, steps); or take method = '{INSTEAD}'"
         )
     if say < STARVED:
         return (
             f"{table}: one memory step of α = {alpha:g} stands against {steps} steps of β = {beta:g}, so the past has "
             f"{say:.0%} of the say it has in replay: play more and shorter rounds, raise {table}.alpha towards "
-            f"{steps * beta:.2g} (and {table}.smoothness below 1/alpha), or take method = '{instead}'"
+            f"{steps * beta:.2g} (and {table}.smoothness below 1/alpha), or take method = '{INSTEAD}'"
         )
     return ""

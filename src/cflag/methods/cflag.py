@@ -169,10 +169,9 @@ class CFlag(Method):
         each_round = steps * sum(min(self.local.batch, size) for size in server.sizes.values())
         present = fmean(len(record.get("cohort") or server.sizes) for record in records) / len(server.sizes)
         replayed = round(each_round * present * len(records))
-        instead = "cflag-tracked" if self.local.optimizer == "sgd" else "replay"  # docs/which-method.md
         lines = (
             about_caps(table, rule.alpha, rule.alpha_cap, records),
-            about_memory(table, rule.alpha, rule.beta, steps, replayed, records, instead),
+            about_memory(table, rule.alpha, rule.beta, steps, replayed, records),
         )
         return [line for line in lines if line]
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 class CFlagBalancedSettings:
     """The rate, the weight of the memory, and the three parts, each of which can be left out."""
 
-    beta: float = 1e-3
+    beta: float = 3e-3
     """β, Adam's rate; Adam is part of the method, whatever `optimizer` says."""
     pull: float = 1.0
     """The weight of the memory beside the current mini-batch, where the two do not interfere."""

@@ -92,7 +92,7 @@ class CFlagTracked(FedAvg):
             return []
         return [
             f"{table}: with optimizer = '{self.local.optimizer}' replay did better, most where clients are uneven: "
-            "compare with method = 'replay', or take optimizer = 'sgd'"
+            "take method = 'cflag-balanced', or optimizer = 'sgd'"
         ]
 
     def memory_gradient(self, client: Client) -> Answer:
