@@ -335,7 +335,7 @@ def _commit(checkout: Path) -> str:
 
 
 def no_run(folder: Path, said: str) -> UserError:
-    """Return the error of a folder that is no run; where runs are in it, as `--methods` and `--seeds` make them, name them."""
+    """Return the error of a folder that is no run; name the runs in it, where `--methods` or `--seeds` made some."""
     inner = sorted(str(path.parent) for path in folder.glob("*/config.toml"))
     if not inner:
         return UserError(f"{folder} {said}")
