@@ -81,6 +81,7 @@ def test_a_lead_within_the_spread_says_so_and_from_whom() -> None:
     )
     assert "from b it cannot be told apart: the difference is within the spread" in said
     assert "leads" not in said
+    assert "2 seeds); the difference is within the spread over seeds." in story(groups(*runs[2:]))
 
 
 def test_a_lower_error_is_better_and_is_no_accuracy() -> None:

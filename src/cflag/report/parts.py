@@ -135,7 +135,8 @@ def methods_table(results: Sequence[Result], colours: Colours) -> str:
     """Return the table of methods with scores, forgetting and costs."""
     score = common([r.score for r in results])
     ends = ("a<sub>ii</sub>", "a<sub>Si</sub>")
-    forget = f"mean of {' − '.join(ends if score.higher else ends[::-1])}"
+    order = " − ".join(ends if score.higher else ends[::-1])
+    forget = f"how much worse a task is at the end than right after it, mean of {order}"
     if not results[0].together:
         forget = "from each client's own moment of leaving a task to its last test, mean over clients"
     note = (
