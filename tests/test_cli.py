@@ -212,7 +212,7 @@ def test_a_folder_of_several_runs_is_told_from_a_run(tmp_path: Path, capsys: pyt
     out = tmp_path / "both"
     assert main(["run", "digits", "--quiet", *FLAGS, "--methods", "finetune", "--seeds", "1,2", "--out", str(out)]) == 0
     capsys.readouterr()
-    named = f"{out} holds several runs; name one of them: {out}/01-finetune-1, {out}/02-finetune-2\n"
+    named = f"{out} is no run itself; name one of those in it: {out}/01-finetune-1, {out}/02-finetune-2\n"
     for words in (["export", str(out), "--to", "pytorch"], ["predict", str(out), "x.npz"], ["transfer", str(out)]):
         assert fails(words, capsys) == f"cflag: {named}"
 

@@ -340,4 +340,4 @@ def no_run(folder: Path, said: str) -> UserError:
     if not inner:
         return UserError(f"{folder} {said}")
     more = f" and {len(inner) - 3} more" if len(inner) > 3 else ""
-    return UserError(f"{folder} holds several runs; name one of them: {', '.join(inner[:3])}{more}")
+    return UserError(f"{folder} is no run itself; name one of those in it: {', '.join(inner[:3])}{more}")
