@@ -12,7 +12,7 @@ demo: .venv/ready
 	$(BIN)/cflag report $(DEMO) --out $(DEMO)/report.html --title "Split-Digits: C-FLAG and fine-tuning"
 	@echo "open it in a browser: $(DEMO)/report.html"
 
-# Four minutes on two cores; test-all adds real fleets, the stores of loggers, a browser, and long runs. mypy has one core
+# A few minutes on two cores; test-all adds real fleets, the stores of loggers, a browser, and long runs. mypy has one core
 # at most, so it goes beside the tests.
 test: lint
 	+$(MAKE) -j2 types unit

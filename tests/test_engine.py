@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -437,7 +439,8 @@ def test_where_forks_could_not_learn_one_process_does_with_the_same_numbers(
     def refuse(*_: object) -> None:
         raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing")
 
-    assert process.forks_can_learn()
+    alone = "from cflag.process import forks_can_learn; raise SystemExit(not forks_can_learn())"
+    assert subprocess.run([sys.executable, "-c", alone]).returncode == 0  # nothing was computed there before
     with monkeypatch.context() as patched:
         patched.setattr(torch.autograd, "grad", refuse)
         assert not process.forks_can_learn()

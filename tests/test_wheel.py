@@ -57,6 +57,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file():
             (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / "tree" / name)
+    (folder / "tree" / "docs" / "_build").mkdir()  # as `make docs` leaves it
+    (folder / "tree" / "docs" / "_build" / "index.html").touch()
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(folder / "tree")]
     done = subprocess.run(build, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -129,6 +131,7 @@ def test_the_sdist_has_what_it_takes_to_test_it(built: Path) -> None:
         names = {"/".join(name.split("/")[1:]) for name in packed.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "constraints.txt", "Makefile"} <= names
     assert {"tests/test_wheel.py", "tests/support/lean.py", "docs/deploy.md", "examples/own_parts.py"} <= names
+    assert not [name for name in names if name.startswith("docs/_build/")]
 
 
 def interpreter(version: str) -> str | None:
