@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from collections import deque
 from itertools import product
 
 import pytest
@@ -154,7 +155,7 @@ def test_workers_that_are_closed_while_they_start_end(monkeypatch: pytest.Monkey
     host = Experiment(load_config("digits")).host()
     with stop_requests():
         started = [WorkerLane(host, number) for number in range(2)]
-        closing = threading.Thread(target=lambda: [lane.close() for lane in started], daemon=True)
+        closing = threading.Thread(target=lambda: deque(map(WorkerLane.close, started)), daemon=True)
         closing.start()
         closing.join(timeout=20)
     left = [lane for lane in started if lane.process.is_alive()]
