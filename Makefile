@@ -8,11 +8,11 @@ DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 	clean
 
 demo: .venv/ready
-	$(BIN)/cflag run digits --methods cflag,finetune --out $(DEMO)
+	$(BIN)/cflag run digits --methods cflag,finetune --seeds 1,2,3 --out $(DEMO)
 	$(BIN)/cflag report $(DEMO) --out $(DEMO)/report.html --title "Split-Digits: C-FLAG and fine-tuning"
 	@echo "open it in a browser: $(DEMO)/report.html"
 
-# Four minutes on two cores; test-all adds real fleets, the stores of loggers, a browser, and long runs. mypy has one core
+# A few minutes on two cores; test-all adds real fleets, the stores of loggers, a browser, and long runs. mypy has one core
 # at most, so it goes beside the tests.
 test: lint
 	+$(MAKE) -j2 types unit
@@ -71,9 +71,10 @@ soak: .venv/ready
 docs: .venv/ready
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
-# Writes docs/results.md anew from the summaries in docs/results; cflag ledger DIR takes in new ones.
+# Writes docs/results.md and the first page's picture anew from the summaries in docs/results; cflag ledger DIR takes in new ones.
 ledger: .venv/ready
 	$(BIN)/cflag ledger
+	$(BIN)/python docs/_ext/forgetting.py
 
 .venv-peers/ready: benchmarks/peers/requirements.txt
 	$(PYTHON) -m venv .venv-peers

@@ -29,7 +29,7 @@ ELSEWHERE = {
     "README.md": ("test_examples.py", "python"),
     "docs/augmentation.md": ("test_pages.py", "shell python"),
     "docs/problems.md": ("test_problems_page.py", "bash python"),
-    "docs/start.md": ("test_site.py", "bash"),
+    "docs/start.md": ("test_site.py", "bash text"),
     "docs/tune.md": ("test_own.py", "python"),
     "docs/tutorial.md": ("test_site.py", "bash python"),
     "docs/use-the-model.md": ("test_pages.py", "shell python"),

@@ -192,6 +192,31 @@ def test_an_existing_folder_is_never_overwritten(tmp_path: Path, capsys: pytest.
     assert [p.name for p in tmp_path.iterdir()] == ["precious.txt"]
 
 
+def test_a_command_that_there_is_not_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fails(["rnu", "digits"], capsys).endswith("unknown command 'rnu'; did you mean 'run'?\n")
+    assert fails(["list", "method"], capsys).endswith("unknown kind 'method'; did you mean 'methods'?\n")
+
+
+def test_without_words_cflag_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "run an experiment" in capsys.readouterr().out
+    assert main(["list"]) == 0
+    kinds = [line.strip() for line in capsys.readouterr().out.splitlines()[1:]]
+    for kind in kinds:
+        assert main(["list", kind]) == 0
+    assert {"methods", "presets", "partitions"} <= set(kinds)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_folder_of_several_runs_is_told_from_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "both"
+    assert main(["run", "digits", "--quiet", *FLAGS, "--methods", "finetune", "--seeds", "1,2", "--out", str(out)]) == 0
+    capsys.readouterr()
+    named = f"{out} is no run itself; name one of those in it: {out}/01-finetune-1, {out}/02-finetune-2\n"
+    for words in (["export", str(out), "--to", "pytorch"], ["predict", str(out), "x.npz"], ["transfer", str(out)]):
+        assert fails(words, capsys) == f"cflag: {named}"
+
+
 @pytest.mark.usefixtures("no_figures")
 def test_without_out_each_run_gets_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

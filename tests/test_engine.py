@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from cflag import Answer, Ask, Client, Experiment, Source, register, resume, run
+from cflag import Answer, Ask, Client, Experiment, Result, Source, process, register, resume, run
 from cflag.build import build_model
+from cflag.cli import main
 from cflag.config import flatten, load_config, load_raw, merge, resolve
 from cflag.conversation import loggable, nbytes
 from cflag.data.samples import Samples
@@ -425,3 +428,27 @@ def test_a_tail_is_a_part_of_the_rounds() -> None:
     for wrong in (-0.1, 1.5):
         with pytest.raises(UserError, match="average_tail"):
             load_config("digits", average_tail=wrong)
+
+
+def test_where_forks_could_not_learn_one_process_does_with_the_same_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As beside a GPU, where torch lets no fork of a process that computed gradients compute some."""
+    several = run("digits", method="ewc", workers=2, out=tmp_path / "several", **QUICK)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing")
+
+    alone = "from cflag.process import forks_can_learn; raise SystemExit(not forks_can_learn())"
+    assert subprocess.run([sys.executable, "-c", alone]).returncode == 0  # nothing was computed there before
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.autograd, "grad", refuse)
+        assert not process.forks_can_learn()
+    monkeypatch.setattr("cflag.experiment.forks_can_learn", lambda: False)
+    monkeypatch.setattr("cflag.engines.local.WorkerLane", refuse)
+    settings = [f"--set={key}={value}" for key, value in QUICK.items()]
+    assert main(["run", "digits", "--set=method=ewc", "--workers=2", "--out", str(tmp_path / "one"), *settings]) == 0
+    assert "one process instead of several" in capsys.readouterr().out
+    assert Result.load(tmp_path / "one").accuracy_matrix == several.accuracy_matrix
+    kept = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "several")]
+    assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[1])

@@ -68,12 +68,12 @@ def test_a_schema_refuses_what_is_wrong(file: str) -> None:
 def test_workflows_call_what_there_is() -> None:
     targets = set(re.findall(r"^([a-z-]+|\.venv/ready):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     workflow = load(".github/workflows/ci.yml")
-    assert set(workflow["jobs"]) == {"lint", "tests", "docs", "wheel"}
+    assert set(workflow["jobs"]) == {"lint", "tests", "coverage", "docs", "wheel"}
     runs = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
     made = {word for run in runs for line in run.splitlines() if line.strip().startswith("make ")
             for word in re.findall(r"[\w./-]+", re.sub(r"\$\{\{.*?\}\}", "every unit", line))[1:]
             if word not in ("PYTHON", "python")}  # fmt: skip
-    assert made == {"lint", "types", "every", "unit", "docs"}
+    assert made == {"lint", "types", "every", "unit", "coverage", "docs"}
     assert made <= targets
     for test in re.findall(r"tests/\w+\.py", " ".join(runs)):
         assert (ROOT / test).is_file()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
+from collections import deque
 from itertools import product
 
 import pytest
@@ -14,10 +16,13 @@ from torch import Tensor
 
 from cflag import Experiment, load_config
 from cflag.conversation import Cost
+from cflag.engines import lanes
 from cflag.engines import shelf as shelves
 from cflag.engines.deal import Deal
+from cflag.engines.lanes import WorkerLane
 from cflag.engines.local import LocalEngine
 from cflag.engines.shelf import Board, Shelf
+from cflag.stopping import stop_requests
 
 
 def test_clients_are_dealt_by_what_they_spent_the_heaviest_first() -> None:
@@ -139,3 +144,21 @@ def test_an_engine_deals_by_what_its_clients_spent(kind: str) -> None:
     assert engine._deal._last.keys() == sizes.keys()
     assert engine._lane_of[first] != engine._lane_of[second]
     assert min(engine._deal._last, key=engine._deal._last.__getitem__) == min(sizes, key=sizes.__getitem__)
+
+
+def test_workers_that_are_closed_while_they_start_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SIGTERM then reaches the handler that came along with the fork, which only takes note of it.
+
+    Nor does the first worker see its pipe end: the second has a copy of our end of it.
+    """
+    monkeypatch.setattr(lanes, "end_with_parent", lambda: time.sleep(0.5))
+    host = Experiment(load_config("digits")).host()
+    with stop_requests():
+        started = [WorkerLane(host, number) for number in range(2)]
+        closing = threading.Thread(target=lambda: deque(map(WorkerLane.close, started)), daemon=True)
+        closing.start()
+        closing.join(timeout=20)
+    left = [lane for lane in started if lane.process.is_alive()]
+    for lane in left:
+        lane.process.kill()
+    assert not left

@@ -26,6 +26,7 @@ from cflag.results.follow import watch
 from cflag.results.table import as_pandas
 from tests.support.pages import blocks
 from tests.support.processes import COMMAND, wait_for
+from tests.support.quick import QUICK
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -130,6 +131,19 @@ def test_records_are_rows_of_real_pandas() -> None:
     assert list(frame.columns) == ["method", "seed", "accuracy"]
     assert frame["method"].tolist() == ["cflag", "ewc"]
     assert frame["accuracy"].isna().tolist() == [False, True]
+
+
+def test_where_forks_could_not_learn_runs_start_anew_or_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside a GPU: a process of its own does for what configs name, and nothing else has what is one's own."""
+    forked = cflag.compare(["finetune"], preset="digits", seeds=[1], out=tmp_path / "a", **QUICK)
+    monkeypatch.setattr("cflag.jobs.forks_can_learn", lambda: False)
+    monkeypatch.setattr("cflag.jobs._Fork", None)
+    anew = cflag.compare(["finetune"], preset="digits", seeds=[1], out=tmp_path / "b", **QUICK)
+    assert anew.results[0].accuracy_matrix == forked.results[0].accuracy_matrix
+    with pytest.raises(UserError, match="this process computed gradients beside a GPU"):
+        cflag.compare(["finetune"], source=points(), model=Net, seeds=[1], out=tmp_path / "c", **SMALL)
 
 
 def test_tune_takes_them_and_compare_takes_what_it_found(tmp_path: Path) -> None:

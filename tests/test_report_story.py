@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cflag import Result
+from cflag import Result, run
 from cflag.problems.score import ACCURACY, Score
+from cflag.report.page import make_page
+from cflag.report.parts import dealt
 from cflag.report.story import Groups, lead, short, stories, story
+from tests.support.quick import QUICK
 
 ERROR = Score("mae", "MAE", "mean absolute error", "mm", 1.0, 1, higher=False)
 
@@ -76,6 +81,7 @@ def test_a_lead_within_the_spread_says_so_and_from_whom() -> None:
     )
     assert "from b it cannot be told apart: the difference is within the spread" in said
     assert "leads" not in said
+    assert "2 seeds); the difference is within the spread over seeds." in story(groups(*runs[2:]))
 
 
 def test_a_lower_error_is_better_and_is_no_accuracy() -> None:
@@ -108,3 +114,20 @@ def test_several_benchmarks_are_counted() -> None:
 @pytest.mark.parametrize(("value", "text"), [(999, "999"), (999.6, "1 k"), (23456, "23.5 k"), (2e6, "2 M"), (0, "0")])
 def test_large_numbers_are_short(value: float, text: str) -> None:
     assert short(value) == text
+
+
+@pytest.mark.parametrize(("zeta", "said"), [(1e5, "Dirichlet ζ = 100000 (nearly even)"), (0.3, "Dirichlet ζ = 0.3")])
+def test_a_large_zeta_is_said_in_words_too(zeta: float, said: str) -> None:
+    assert dealt({"partition": "dirichlet", "zeta": zeta}) == said
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_first_sentence_is_what_everybody_reads(tmp_path: Path) -> None:
+    """Numbers have points, too: 62.5 % is not where it ends."""
+    runs = [run("digits", method=name, **QUICK, out=tmp_path / name) for name in ("finetune", "replay")]
+    page = make_page(runs, "T")
+    strong, rest = re.findall(r'<p class="story"><strong>(.+?)</strong> (.+?)</p>', page)[0]
+    assert re.fullmatch(r".+ \d+\.\d .+\.", strong)
+    assert "forget" in rest
+    assert "gradients" in rest
+    assert f"{strong} {rest}" == story(groups(*runs))

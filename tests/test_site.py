@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -68,7 +69,10 @@ def test_the_site_builds_and_every_link_of_it_leads_somewhere(site: Path) -> Non
     text = (site / "methods" / "cflag.html").read_text()
     assert "<math" in text
     assert "the constraint of the problem it solves" in text, "settings say what the code says of them"
-    assert "Task-incremental, IID" in text, "numbers come from the ledger"
+    numbers = text.partition('id="numbers"')[2]
+    assert 0 < numbers.index("Task-incremental, IID") < numbers.index("On pretrained features"), (
+        "the paper's come first"
+    )
 
 
 def test_every_method_has_a_page_with_the_same_parts() -> None:
@@ -84,12 +88,28 @@ def test_every_method_has_a_page_with_the_same_parts() -> None:
         assert f"\n{name}\n" in index
 
 
+def assert_printed(shown: str, printed: str) -> None:
+    """A page shows the first columns of the table that its last command printed, and calls them what the table does."""
+    table = [line.split() for line in printed.splitlines()]
+    head, *rows = [line.split() for line in shown.splitlines()]
+    for row in rows:
+        assert row in [line[: len(row)] for line in table], f"{row} was not printed:\n{printed}"
+    names = [name for name in head if name not in ("method", "%")]
+    assert names in [line[: len(names)] for line in table]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_figures", "runs_here")
 @pytest.mark.parametrize("page", OWN)
-def test_what_a_page_says_can_be_done(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_page_says_can_be_done(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    for kind, text in blocks(page, "bash", "python"):
+    monkeypatch.setenv("COLUMNS", "160")
+    for kind, text in blocks(page, "bash", "python", "text"):
+        if kind == "text":
+            assert_printed(text, capsys.readouterr().out)
+            continue
         if kind == "bash":
             for line in lines(text):
                 words = shlex.split(line, comments=True)
@@ -108,3 +128,23 @@ def test_the_readme_is_a_shop_window() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 100
     assert "smoke" not in text
+
+
+def test_the_first_picture_is_what_the_ledger_has() -> None:
+    """Its last points carry the numbers of the ledger's own table; the file is what the drawing makes of them today."""
+    module = runpy.run_path(str(DOCS / "_ext" / "forgetting.py"))
+    assert module["PICTURE"].read_text(encoding="utf-8") == module["picture"]()
+    part = (
+        (DOCS / "results.md").read_text(encoding="utf-8").partition("## figure-tasks\n")[2].partition("**cifar100**")[0]
+    )
+    table = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if line.startswith("|")
+    ]
+    last = {cells[0]: cells[5].split(" ")[0] for cells in table}
+    drawn = dict(re.findall(r">([\w -]+) ([\d.]+)<", module["picture"]()))
+    assert drawn == {
+        "replay": last["Erg-FL"],
+        "EWC": last["EWC-FL"],
+        "C-FLAG": last["C-FLAG, as in the paper's experiments"],
+        "plain training": last["Fine-FL"],
+    }

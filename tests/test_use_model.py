@@ -400,5 +400,7 @@ def test_pictures_are_asked_about_as_they_were_learned_from(
 def test_a_run_is_found_by_its_name_or_said_to_be_none(tmp_path: Path) -> None:
     folder = run("digits", out=tmp_path / "run", **QUICK).folder
     assert Result.load(str(folder)).folder == folder
-    with pytest.raises(UserError, match="holds no finished run"):
+    with pytest.raises(UserError, match=rf"is no run itself; name one of those in it: {folder}$"):
         Result.load(str(tmp_path))
+    with pytest.raises(UserError, match="holds no finished run"):
+        Result.load(str(tmp_path / "nowhere"))

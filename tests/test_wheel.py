@@ -31,6 +31,22 @@ EXTRAS = {
 }
 """Extras, and what must work with one of them alone."""
 
+NEEDS = {
+    "deploy digits --clients 3": "flower",
+    "server digits --clients 3 --keys keys": "flower",
+    "client --superlink localhost:1 --ca ca --key key --number 0 --state state": "flower",
+    "run digits --engine flower-sim --out never": "flower",
+    "tune cflag digits --out never": "tune",
+    "export run --to onnx": "export",
+    "run digits --set log=tensorboard --out never": "tensorboard",
+    "run digits --set log=mlflow --out never": "mlflow",
+    "run digits --set log=wandb --out never": "wandb",
+    "run --set source=sea --out never": "streams",
+    "data check table.parquet": "tables",
+    "run digits --set backbone=efficientnet-lite0 --out never": "backbones",
+}
+"""Commands that a stranger may try, and the extra that they need."""
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -41,6 +57,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file():
             (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / "tree" / name)
+    (folder / "tree" / "docs" / "_build").mkdir()  # as `make docs` leaves it
+    (folder / "tree" / "docs" / "_build" / "index.html").touch()
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(folder / "tree")]
     done = subprocess.run(build, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -88,9 +106,23 @@ def test_an_extra_installs_alone(extra: str, installed: Path, core: Path, tmp_pa
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("command", NEEDS)
+def test_a_command_without_its_extra_says_in_one_line_what_to_install(
+    command: str, installed: Path, core: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "table.parquet").touch()
+    done = python(["-m", "cflag", *command.split()], installed, core, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    said = [line for line in done.stderr.splitlines() if not line.startswith("loading ")]
+    assert len(said) == 1, done.stderr
+    assert f"pip install 'cflag[{NEEDS[command]}]'" in said[0]
+    assert not (tmp_path / "never").exists()
+
+
 def test_every_extra_is_tried(installed: Path) -> None:
     declared = set(metadata(installed).metadata.get_all("Provides-Extra") or [])
     assert declared - {"dev"} == set(EXTRAS)
+    assert set(NEEDS.values()) == set(EXTRAS) - {"docs"}
 
 
 def test_the_sdist_has_what_it_takes_to_test_it(built: Path) -> None:
@@ -99,6 +131,7 @@ def test_the_sdist_has_what_it_takes_to_test_it(built: Path) -> None:
         names = {"/".join(name.split("/")[1:]) for name in packed.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "constraints.txt", "Makefile"} <= names
     assert {"tests/test_wheel.py", "tests/support/lean.py", "docs/deploy.md", "examples/own_parts.py"} <= names
+    assert not [name for name in names if name.startswith("docs/_build/")]
 
 
 def interpreter(version: str) -> str | None:

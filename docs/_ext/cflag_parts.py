@@ -61,10 +61,12 @@ def numbers_table(method: str) -> Iterator[str]:
 
 
 def _rows(method: str) -> Iterator[str]:
-    for path in sorted(RESULTS.glob("*/*.json")):
-        summary = json.loads(path.read_text())
-        campaign = CAMPAIGNS.get(summary["campaign"])
-        if campaign is None or campaign.kind not in ("table", "rows"):
+    found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/*.json"))]
+    order = list(CAMPAIGNS)  # as the ledger has them, the paper's own first
+    known = sorted((s for s in found if s["campaign"] in CAMPAIGNS), key=lambda s: order.index(s["campaign"]))
+    for summary in known:
+        campaign = CAMPAIGNS[summary["campaign"]]
+        if campaign.kind not in ("table", "rows"):
             continue
         for entry in summary["entries"]:
             variant = VARIANTS.get(entry["method"])

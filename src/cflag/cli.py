@@ -9,14 +9,19 @@ from collections.abc import Sequence
 
 from cflag.cipher import use_key
 from cflag.commands import experiments, export, fleet, inspect, memory, paper, predict
-from cflag.errors import CflagError
+from cflag.errors import CflagError, UserError, unknown
 from cflag.registry import load_plugins
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; a person's mistake ends in one line and an exit code, not in a traceback."""
-    args = parser().parse_args(argv)
+    words, commands = sys.argv[1:] if argv is None else list(argv), parser()
+    if not words:
+        commands.print_help()
+        return UserError.exit_code
     try:
+        _know(commands, words[0])
+        args = commands.parse_args(words)
         if getattr(args, "state_key", None) is not None:
             use_key(args.state_key)
         load_plugins(args.plugin)
@@ -36,6 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             _give_up_output()
         return 1
     return 0
+
+
+def _know(parser: argparse.ArgumentParser, command: str) -> None:
+    """Refuse a command that there is not, with the one that it looks like; argparse would list them all."""
+    (action,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    if not command.startswith("-") and command not in action.choices:
+        raise unknown("command", command, action.choices)
 
 
 def _give_up_output() -> None:

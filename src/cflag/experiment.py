@@ -32,7 +32,7 @@ from cflag.privacy.noise import forget_key, noise_key
 from cflag.privacy.shield import Shield
 from cflag.privacy.warden import Warden
 from cflag.problems.base import scoring
-from cflag.process import cores, one_thread
+from cflag.process import cores, forks_can_learn, one_thread
 from cflag.results.display import Display, Quiet
 from cflag.results.folder import RunFolder
 from cflag.results.history import History, Played
@@ -171,7 +171,7 @@ class Experiment:
                     display.note(line)
             host = self.host(folder.path)
             host.keeper.watch(folder.path)
-            return self.carry(LocalEngine(host, self._workers(), stopped, self.config.mean), folder, display)
+            return self.carry(LocalEngine(host, self._workers(display), stopped, self.config.mean), folder, display)
 
     def carry(self, engine: Engine, folder: RunFolder, display: Display) -> Result:
         """Let an engine carry the run to its end, loggers following, and close it."""
@@ -207,7 +207,14 @@ class Experiment:
         if self.config.engine != "local":
             raise UserError(f"engine = '{self.config.engine}': an Experiment runs on this machine; use cflag.run(...)")
 
-    def _workers(self) -> int:
-        if self.config.workers or self.learner.device.type != "cpu":
-            return self.config.workers or 1
-        return cores()
+    def _workers(self, display: Display) -> int:
+        if not self.config.workers and self.learner.device.type != "cpu":
+            return 1
+        wanted = min(self.config.workers or cores(), self.config.clients)
+        if wanted > 1 and not forks_can_learn():
+            display.note(
+                "one process instead of several: this one computed gradients beside a GPU, and torch lets no fork "
+                "of it do so then; the numbers are the same"
+            )
+            return 1
+        return wanted

@@ -31,7 +31,7 @@ from cflag.models.reference import Maker
 from cflag.problems.base import find, takes
 from cflag.results.folder import RunFolder
 from cflag.results.model import Raw, TrainedModel, load_model
-from cflag.results.result import Result
+from cflag.results.result import Result, no_run
 
 Form = Literal["onnx", "torchscript", "pytorch"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -117,7 +117,7 @@ def export(run: Path, form: Form, out: Path | None = None, own: Maker | None = N
     if form == "onnx" and any(find_spec(name) is None for name in ("onnx", "onnxscript")):
         raise UserError("--to onnx needs ONNX; install it with: pip install 'cflag[export]'")
     if not (run / "config.toml").is_file():
-        raise UserError(f"{run} holds no run: there is no config.toml in it")
+        raise no_run(run, "holds no run: there is no config.toml in it")
     folder = RunFolder.open(run)
     if not folder.finished:
         raise UserError(f"{run} is not finished; go on with: cflag run --resume {run}")

@@ -23,7 +23,7 @@ from cflag.files import read_json, write_json
 from cflag.launch import carry
 from cflag.loggers.attach import require_loggers
 from cflag.own import Own
-from cflag.process import end_with_parent
+from cflag.process import end_with_parent, forks_can_learn
 from cflag.results.floors import Floors
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
@@ -119,11 +119,12 @@ def run_all(
     own = own or Own()
     waiting = [job for job in jobs if not RunFolder(job.folder).ended]
     running: dict[Job, Any] = {}
+    forks = _forks_can_learn(waiting, own)
     with stop_requests() as stopped, _ended(running):
         while waiting or running:
             while waiting and len(running) < at_once:
                 job = waiting.pop(0)
-                running[job] = _Fork(job, own) if _can_fork(job.config) else _start(job)
+                running[job] = _Fork(job, own) if forks and _can_fork(job.config) else _start(job)
             time.sleep(0.05)
             watch(jobs)
             if stopped():  # asked first: the runs got the same Ctrl-C, which is no failure of theirs
@@ -140,6 +141,17 @@ def run_all(
 def _can_fork(config: Config) -> bool:
     """Whether a run may be forked, which spares it loading torch: CUDA and Ray do not survive a fork."""
     return config.device == "cpu" and config.engine == "local"
+
+
+def _forks_can_learn(waiting: Sequence[Job], own: Own) -> bool:
+    """Whether forks can compute gradients; refuse where only they have what the user handed over."""
+    forks = bool(waiting) and forks_can_learn()
+    if not forks and any(own.here_only(job.config) for job in waiting):
+        raise UserError(
+            "this process computed gradients beside a GPU, and torch lets no fork of it do so: parts of your own reach "
+            "others from a Python started anew only, or if a file has them (plugins, model = 'net.py:Net')"
+        )
+    return forks
 
 
 def _start(job: Job) -> subprocess.Popen[str]:

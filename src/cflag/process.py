@@ -91,6 +91,24 @@ def import_later(name: str) -> None:
         del module.__path__  # or what is inside would be imported before the package itself
 
 
+def forks_can_learn() -> bool:
+    """Whether a process forked from this one could compute gradients: one is, and tries.
+
+    torch starts threads for GPUs when a process first computes some, and refuses to in its forks from then on.
+    """
+    import torch
+
+    pid = os.fork()
+    if not pid:
+        try:
+            free = torch.ones(1, requires_grad=True)
+            torch.autograd.grad(free.sum(), free)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Compute on one thread: more would change the order of sums, and worker processes use the cores better.

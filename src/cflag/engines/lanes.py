@@ -117,7 +117,7 @@ class WorkerLane:
     def close(self) -> None:
         """Stop the worker at once: what it held is saved, or will be computed again."""
         self.connection.close()
-        self.process.terminate()
+        self.process.kill()  # one that only just started would take a SIGTERM for a request to stop, and wait for ever
         self.process.join()
         self.shelf.close()
 

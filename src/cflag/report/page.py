@@ -52,8 +52,14 @@ def make_page(results: Sequence[Result], title: str) -> str:
         )
     many = f"{len(results)} run{'s' if len(results) > 1 else ''}"
     lead = f"{many}, made with cflag {escape(results[0].versions['cflag'])}"
-    head = f'<h1>{escape(title)}</h1><p class="story">{escape(said)}</p><p class="lead">{lead}</p><nav>{links}</nav>'
+    head = f'<h1>{escape(title)}</h1>{_told(said)}<p class="lead">{lead}</p><nav>{links}</nav>'
     return document(title, f"<header>{head}</header>{body}")
+
+
+def _told(said: str) -> str:
+    """Return what happened; its first sentence, who leads, is what everybody reads."""
+    first, stop, rest = said.partition(". ")
+    return f'<p class="story"><strong>{escape(first)}{stop.strip()}</strong> {escape(rest)}</p>'
 
 
 def document(title: str, body: str, refresh: int | None = None) -> str:
@@ -137,7 +143,7 @@ def _overview(benchmarks: dict[str, list[Result]], colours: parts.Colours) -> st
 
 
 def _benchmark(number: int, name: str, results: Sequence[Result], colours: parts.Colours) -> str:
-    inner = f'<p class="story">{escape(story(parts.by_method(results)))}</p>'
+    inner = _told(story(parts.by_method(results)))
     inner += "".join(f"<h3>{escape(head)}</h3>{html}" for _, head, html in _sections(results, f"b{number}-", colours))
     return f'<section id="b{number}"><details class="part"><summary>{escape(name)}</summary>{inner}</details></section>'
 

@@ -124,9 +124,10 @@ def _who_leads(groups: Groups, score: Score) -> str:
     unsure = [each.other for each in found if not each.sure]
     if not unsure:
         return f"{best} leads with {score.text} {score.said(mean)}, {by}."
+    whom = f"from {_list(unsure)} it cannot be told apart: " if len(found) > 1 else ""
     return (
         f"{best} has the best {score.text} on average, {score.said(mean)}, {by}; "
-        f"from {_list(unsure)} it cannot be told apart: the difference is within the spread over seeds."
+        f"{whom}the difference is within the spread over seeds."
     )
 
 

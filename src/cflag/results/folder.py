@@ -51,7 +51,7 @@ from cflag.results.digests import check_ending, write_digests
 from cflag.results.drawing import FOLDER, draw, draw_run
 from cflag.results.generations import Generations
 from cflag.results.metrics import chained
-from cflag.results.result import Result
+from cflag.results.result import Result, no_run
 from cflag.states.store import StateStore
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """Open a run folder that is there."""
         if not (path / "config.toml").is_file():
-            raise UserError(f"{path} holds no run to resume: there is no config.toml in it")
+            raise no_run(path, "holds no run to resume: there is no config.toml in it")
         folder = cls(path)
         folder.checkpoints.mkdir(exist_ok=True)
         return folder

@@ -265,7 +265,7 @@ class Result:
         folder = Path(folder)
         check_digests(folder)
         if not (folder / "result.json").exists():
-            raise UserError(f"{folder} holds no finished run: there is no result.json in it")
+            raise no_run(folder, "holds no finished run: there is no result.json in it")
         raw = read_json(folder / "result.json")
         if raw.get("schema") not in READABLE:
             raise UserError(f"{folder} was written by another version of cflag; run it again in a new folder")
@@ -332,3 +332,12 @@ def _commit(checkout: Path) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):  # no git here, or not our checkout
         return ""
+
+
+def no_run(folder: Path, said: str) -> UserError:
+    """Return the error of a folder that is no run; name the runs in it, where `--methods` or `--seeds` made some."""
+    inner = sorted(str(path.parent) for path in folder.glob("*/config.toml"))
+    if not inner:
+        return UserError(f"{folder} {said}")
+    more = f" and {len(inner) - 3} more" if len(inner) > 3 else ""
+    return UserError(f"{folder} is no run itself; name one of those in it: {', '.join(inner[:3])}{more}")

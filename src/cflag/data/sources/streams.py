@@ -25,7 +25,11 @@ SEED = 1
 Row = tuple[Mapping[Any, Any], Any]
 
 
-@register("source", "sea", "SEA stream: 3 numbers, 2 classes, 4 concepts of 10,000 samples and 2,500 tests; from river")
+@register(
+    "source",
+    "sea",
+    "SEA stream: 3 numbers, 2 classes, 4 concepts of 10,000 samples and 2,500 tests; from river (cflag[streams])",
+)
 def sea(data_dir: Path) -> Source:
     """Return Street and Kim's concepts (2001) in their order, x₁ + x₂ > 8, 9, 7, 9.5, a tenth of the labels wrong."""
     synth = _synth("sea")
@@ -34,7 +38,11 @@ def sea(data_dir: Path) -> Source:
     return _source("sea", concepts, 2, (10_000, 2_500), ((5.0,), (spread,)))
 
 
-@register("source", "stagger", "STAGGER stream: 3 words as 9 bits, 2 classes, 3 concepts of 2,000 and 500; from river")
+@register(
+    "source",
+    "stagger",
+    "STAGGER stream: 3 words as 9 bits, 2 classes, 3 concepts of 2,000 and 500; from river (cflag[streams])",
+)
 def stagger(data_dir: Path) -> Source:
     """Return Schlimmer and Granger's concepts (1986): small and red; green or circle; medium or large."""
     synth = _synth("stagger")
@@ -42,7 +50,11 @@ def stagger(data_dir: Path) -> Source:
     return _source("stagger", concepts, 2, (2_000, 500), ((0.0,), (1.0,)), words=3)
 
 
-@register("source", "led", "LED stream: 24 bits, 10 classes, 5 concepts of 4,000 samples and 1,000 tests; from river")
+@register(
+    "source",
+    "led",
+    "LED stream: 24 bits, 10 classes, 5 concepts of 4,000 samples and 1,000 tests; from river (cflag[streams])",
+)
 def led(data_dir: Path) -> Source:
     """Return digits on seven lamps among 17 that mean nothing, a tenth flipped; 0, 1, 3, 5, 7 lamps change places.
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cflag.engines.flower import require_flower
 from cflag.engines.flower.processes.fleet import Process, alone, flower_process, quiet_flower, supernode_poll
 from cflag.engines.flower.processes.keys import refuse_open
 from cflag.errors import UserError
@@ -46,9 +47,10 @@ class NodeOptions:
 
 def run_client(options: NodeOptions) -> None:
     """Serve until stopped: the SuperNode is started again whenever it ends."""
-    from cflag.engines.flower.client.executor import execute
-    from cflag.engines.flower.private import private_socket
-    from cflag.engines.flower.processes.waits import shorten
+    with require_flower():
+        from cflag.engines.flower.client.executor import execute
+        from cflag.engines.flower.private import private_socket
+        from cflag.engines.flower.processes.waits import shorten
     from cflag.process import keep_freed_memory
     from cflag.stopping import stop_requests
 
