@@ -433,7 +433,7 @@ def test_a_tail_is_a_part_of_the_rounds() -> None:
 def test_where_forks_could_not_learn_one_process_does_with_the_same_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As beside a GPU, where torch lets no fork of a process that computed gradients compute some."""
+    """As with some builds, where torch lets no fork of a process that computed gradients compute some."""
     several = run("digits", method="ewc", workers=2, out=tmp_path / "several", **QUICK)
 
     def refuse(*_: object) -> None:

@@ -136,13 +136,13 @@ def test_records_are_rows_of_real_pandas() -> None:
 def test_where_forks_could_not_learn_runs_start_anew_or_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As beside a GPU: a process of its own does for what configs name, and nothing else has what is one's own."""
+    """Some builds of torch: a process of its own does for what configs name, and nothing else has what is one's own."""
     forked = cflag.compare(["finetune"], preset="digits", seeds=[1], out=tmp_path / "a", **QUICK)
     monkeypatch.setattr("cflag.jobs.forks_can_learn", lambda: False)
     monkeypatch.setattr("cflag.jobs._Fork", None)
     anew = cflag.compare(["finetune"], preset="digits", seeds=[1], out=tmp_path / "b", **QUICK)
     assert anew.results[0].accuracy_matrix == forked.results[0].accuracy_matrix
-    with pytest.raises(UserError, match="this process computed gradients beside a GPU"):
+    with pytest.raises(UserError, match="this process computed gradients, and this torch lets no fork"):
         cflag.compare(["finetune"], source=points(), model=Net, seeds=[1], out=tmp_path / "c", **SMALL)
 
 

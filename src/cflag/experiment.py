@@ -213,8 +213,8 @@ class Experiment:
         wanted = min(self.config.workers or cores(), self.config.clients)
         if wanted > 1 and not forks_can_learn():
             display.note(
-                "one process instead of several: this one computed gradients beside a GPU, and torch lets no fork "
-                "of it do so then; the numbers are the same"
+                "one process instead of several: this one computed gradients, and this torch lets no fork of it do "
+                "so; the numbers are the same"
             )
             return 1
         return wanted

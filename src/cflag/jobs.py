@@ -148,7 +148,7 @@ def _forks_can_learn(waiting: Sequence[Job], own: Own) -> bool:
     forks = bool(waiting) and forks_can_learn()
     if not forks and any(own.here_only(job.config) for job in waiting):
         raise UserError(
-            "this process computed gradients beside a GPU, and torch lets no fork of it do so: parts of your own reach "
+            "this process computed gradients, and this torch lets no fork of it do so: parts of your own reach "
             "others from a Python started anew only, or if a file has them (plugins, model = 'net.py:Net')"
         )
     return forks

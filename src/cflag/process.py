@@ -94,7 +94,7 @@ def import_later(name: str) -> None:
 def forks_can_learn() -> bool:
     """Whether a process forked from this one could compute gradients: one is, and tries.
 
-    torch starts threads for GPUs when a process first computes some, and refuses to in its forks from then on.
+    Some builds of torch start threads when a process first computes some, and refuse to in its forks from then on.
     """
     import torch
 
