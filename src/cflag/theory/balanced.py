@@ -20,11 +20,19 @@ from cflag.data.source import Source
 from cflag.engines.local import LocalEngine
 from cflag.experiment import Experiment
 from cflag.methods.cflag_balanced import CFlagBalanced
-from cflag.process import one_thread
 from cflag.session import Session
 from cflag.theory.checks import Checks, identity
 from cflag.theory.problems import Problem, mean_output
-from cflag.theory.shared import Exchange, SharedPath, SharedPlan, adam_step, not_against, paths
+from cflag.theory.shared import (
+    Exchange,
+    SharedPath,
+    SharedPlan,
+    adam_step,
+    exchanges,
+    not_against,
+    paths,
+    play_second_task,
+)
 
 
 @dataclass(frozen=True)
@@ -77,16 +85,8 @@ def _watched(experiment: Experiment) -> tuple[WatchedBalanced, Session]:
 def follow_balanced(problem: Problem, plan: BalancedPlan) -> list[Exchange]:
     """Run C-FLAG-Balanced on a problem and return its rounds in the second task."""
     method, session = _watched(Experiment(plan.config(problem), problem.source(), problem.model(), mean_output))
-    with one_thread():
-        session.enter(0)
-        session.end_task()
-        session.enter(1)
-        for number in range(plan.rounds):
-            session.server.round = number
-            session.round()
-    clients = len(problem.past)
-    each = [method.paths[first : first + clients] for first in range(0, len(method.paths), clients)]
-    return [Exchange(problem, plan, method.settings.pull, tuple(seen)) for seen in each]
+    play_second_task(session, plan.rounds)
+    return exchanges(problem, plan, method.settings.pull, method.paths)
 
 
 SIDES: dict[str, tuple[str, str, Callable[[list[Exchange]], Checks]]] = {

@@ -21,6 +21,7 @@ from cflag.experiment import Experiment
 from cflag.learning.optimizers import Adam
 from cflag.methods.cflag_shared import CFlagShared
 from cflag.process import one_thread
+from cflag.session import Session
 from cflag.theory.checks import Check, Checks, identity, least_room
 from cflag.theory.problems import Problem, mean_output
 
@@ -125,18 +126,27 @@ def follow_shared(problem: Problem, plan: SharedPlan) -> list[Exchange]:
     experiment = Experiment(config, problem.source(), problem.model(), mean_output)
     method = experiment.method = WatchedShared(config.settings, config)
     method.paths = []
-    session = experiment.session(LocalEngine(experiment.host(), workers=1))
+    play_second_task(experiment.session(LocalEngine(experiment.host(), workers=1)), plan.rounds)
+    return exchanges(problem, plan, method.settings.pull, method.paths)
+
+
+def play_second_task(session: Session, rounds: int) -> None:
+    """Remember the first task as it is, and play rounds of the second."""
     with one_thread():
         session.enter(0)
         session.end_task()
         session.enter(1)
         session.begin_task()
-        for number in range(plan.rounds):
+        for number in range(rounds):
             session.server.round = number
             session.round()
+
+
+def exchanges(problem: Problem, plan: SharedPlan, pull: float, seen: list[SharedPath]) -> list[Exchange]:
+    """Return clients' paths, which came one after the other, by exchange."""
     clients = len(problem.past)
-    each = [method.paths[first : first + clients] for first in range(0, len(method.paths), clients)]
-    return [Exchange(problem, plan, method.settings.pull, tuple(paths)) for paths in each]
+    each = [seen[first : first + clients] for first in range(0, len(seen), clients)]
+    return [Exchange(problem, plan, pull, tuple(own)) for own in each]
 
 
 def paths(sides: Callable[[Exchange, SharedPath], Check]) -> Callable[[list[Exchange]], Checks]:
