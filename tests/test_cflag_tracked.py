@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cflag.errors import UserError
@@ -146,6 +146,17 @@ def test_no_direction_points_against_the_memory(v: list[float], p: list[float], 
     if a @ b < 0:
         assert inner == pytest.approx(least, abs=1e-9)
     assert weight_of(b, a, pull, interference=False) == (pull if b.any() else 0)
+
+
+@example([8.0] * 4, [-1.0] * 4, -6)
+@example([8.0] * 4, [-1.0] * 4, -22)
+@given(numbers, numbers, st.integers(-30, 0))
+def test_a_memory_gradient_lost_in_rounding_turns_nothing(v: list[float], p: list[float], size: int) -> None:
+    """α p never is longer than v and pull p, however short p is: squares of 1e-20 have no digits left."""
+    a, b = torch.tensor(v), torch.tensor(p) * 10.0**size
+    weight = weight_of(b, a, 1.0, interference=True)
+    assert weight <= 1 + torch.finfo(torch.float32).eps ** -0.5
+    assert float((weight * b).norm()) <= (float(a.norm()) + float(b.norm())) * (1 + 1e-5)
 
 
 def test_refuses_settings_that_cannot_work() -> None:

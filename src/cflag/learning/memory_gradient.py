@@ -53,8 +53,14 @@ def along_the_path(client: Client, m: Tensor | None, followed: Samples | None, n
 
 
 def weight_of(m: Tensor, v: Tensor, pull: float, interference: bool) -> float:
-    """Return α_k: the interference rule of Algorithm 2 for one step. After it ⟨m, v + α_k m⟩ ≥ pull ‖m‖²."""
+    """Return α_k: the interference rule of Algorithm 2 for one step. After it ⟨m, v + α_k m⟩ ≥ pull ‖m‖².
+
+    An m shorter than √ε ‖v‖, ε the rounding of a number, has no direction to speak of: α_k is `pull`, where the rule
+    would turn v away from rounding.
+    """
     norm = float(m @ m)
     if norm == 0.0:
         return 0.0
-    return pull + (max(0.0, -float(m @ v) / norm) if interference else 0.0)
+    if not interference or norm <= torch.finfo(m.dtype).eps * float(v @ v):
+        return pull
+    return pull + max(0.0, -float(m @ v) / norm)
