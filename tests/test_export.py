@@ -310,8 +310,10 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
     export(copy, "torchscript")
     with pytest.raises(UserError, match="already exists; choose another --out, or delete it"):
         export(copy, "torchscript")
-    with pytest.raises(UserError, match="holds no run:"):
+    with pytest.raises(UserError, match=f"is no run itself; name one of those in it: {copy}"):
         export(tmp_path, "torchscript")
+    with pytest.raises(UserError, match="holds no run:"):
+        export(copy / "figures", "torchscript")
     with monkeypatch.context() as patch:
         patch.setattr("cflag.export.find_spec", lambda name: None)
         with pytest.raises(UserError, match=r"pip install 'cflag\[export\]'"):
