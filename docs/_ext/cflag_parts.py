@@ -51,7 +51,7 @@ def settings_table(method: str) -> Iterator[str]:
 
 
 def numbers_table(method: str) -> Iterator[str]:
-    """Yield a table of what the ledger has of a method: tables at equal rounds, every benchmark with its seeds."""
+    """Yield a table of what the ledger has of a method: tables and comparisons at equal cost, with their seeds."""
     rows = list(_rows(method))
     if not rows:
         yield "The ledger has no runs of it yet."
@@ -66,7 +66,7 @@ def _rows(method: str) -> Iterator[str]:
     known = sorted((s for s in found if s["campaign"] in CAMPAIGNS), key=lambda s: order.index(s["campaign"]))
     for summary in known:
         campaign = CAMPAIGNS[summary["campaign"]]
-        if campaign.kind not in ("table", "rows"):
+        if campaign.kind not in ("table", "rows", "cost"):
             continue
         for entry in summary["entries"]:
             variant = VARIANTS.get(entry["method"])
@@ -74,7 +74,8 @@ def _rows(method: str) -> Iterator[str]:
                 continue
             accuracy, forgetting = (f"{entry[name][0]:.1f}" for name in ("accuracy", "forgetting"))
             link = f"[{campaign.title}](../results.md#{summary['campaign']})"
-            group = f"{entry['group']}, {summary['scale']}"
+            budget = f", {campaign.axis} of {entry['at']:g} rounds of replay" if campaign.kind == "cost" else ""
+            group = f"{entry['group']}, {summary['scale']}{budget}"
             yield f"| {group} | {variant.label} | {accuracy} | {forgetting} | {len(entry['seeds'])} | {link} |"
 
 
