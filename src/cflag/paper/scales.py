@@ -33,7 +33,14 @@ SCALES = {
         "the paper's protocol (all images, five clients, two epochs, batch 128, Adam, memory 400/200, 10 rounds as in "
         "the authors' scripts); only the network is smaller: a CNN at 16×16 in the place of ResNet",
         cflag=("cflag-paper", "cflag"),
-        rates={"cflag": {"cifar10-small": 3e-3, "cifar10-class-small": 1e-3, "cifar100-small": 1e-3}},
+        rates={
+            "cflag": {
+                "cifar10-small": 3e-3,
+                "cifar10-class-small": 1e-3,
+                "cifar100-small": 1e-3,
+                "tiny-imagenet-small": 1e-3,
+            }
+        },
     ),
     "cpu": Scale(
         "ResNet-18 (7×7 stem) or ResNet-50, a fifth to two fifths of the images, 10 rounds of one epoch, SGD",
