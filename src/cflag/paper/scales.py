@@ -38,6 +38,7 @@ SCALES = {
                 "cifar10-small": 3e-3,
                 "cifar10-class-small": 1e-3,
                 "cifar100-small": 1e-3,
+                "cifar100-class-small": 1e-3,
                 "tiny-imagenet-small": 1e-3,
             }
         },
