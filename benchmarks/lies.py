@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cflag.conversation import Answer, Ask, Reply, RoundContext, Value
+from cflag.engines.bundles import Bundle, bundled
 from cflag.engines.host import GlobalModel, Host, Whom
 
 
@@ -120,6 +121,13 @@ class LyingHost:
     ) -> Iterator[list[Reply]]:
         """Do the same, one reply at a time."""
         return ([reply] for reply in self.answer(whom, ask, model, context))
+
+    def bundles(
+        self, groups: Sequence[Sequence[Whom]], ask: Ask, model: GlobalModel, context: RoundContext
+    ) -> Iterator[list[Reply | Bundle | None]]:
+        """Do the same where answers are summed: what is summed are the lies."""
+        answers = self.answers([one for group in groups for one in group], ask, model, context)
+        return bundled(answers, [[number for number, _ in group] for group in groups], ask.question, context)
 
     def _exchange_labels(self, whom: Sequence[Whom], task: int) -> None:
         """Give each label of the task the place of the next one, in the data that a liar was just dealt."""

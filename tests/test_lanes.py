@@ -28,14 +28,15 @@ from cflag.stopping import stop_requests
 def test_clients_are_dealt_by_what_they_spent_the_heaviest_first() -> None:
     """By hand, on two lanes: 7 | 5, then 4 to the second (9), 3 to the first (10), 1 to the second (10)."""
     deal = Deal(2)
-    assert deal.lanes([3, 4, 5, 6, 7]) == {3: 0, 4: 1, 5: 0, 6: 1, 7: 0}  # nothing is known yet: in turn
+    assert deal.lanes([[3], [4], [5], [6], [7]]) == {3: 0, 4: 1, 5: 0, 6: 1, 7: 0}  # nothing is known yet: in turn
     for number, cost in {3: 5, 4: 3, 5: 7, 6: 1, 7: 2}.items():
         deal.spent(number, Cost(cost, 0))
     deal.spent(7, Cost(1, 1))
     deal.settle()
-    assert deal.lanes([3, 4, 5, 6, 7]) == {5: 0, 3: 1, 7: 1, 4: 0, 6: 1}
-    assert deal.lanes([3, 8]) == {3: 0, 8: 1}  # a new one counts as the mean, 4
-    assert deal.lanes([6, 8]) == {8: 0, 6: 1}
+    assert deal.lanes([[3], [4], [5], [6], [7]]) == {5: 0, 3: 1, 7: 1, 4: 0, 6: 1}
+    assert deal.lanes([[3], [8]]) == {3: 0, 8: 1}  # a new one counts as the mean, 4
+    assert deal.lanes([[6], [8]]) == {8: 0, 6: 1}
+    assert deal.lanes([[3, 4], [5], [6]]) == {3: 0, 4: 0, 5: 1, 6: 1}  # 8 | 7 and 1: a bundle stays together
 
 
 @settings(max_examples=50)
@@ -46,7 +47,7 @@ def test_no_deal_takes_longer_than_four_thirds_of_the_best(costs: list[int], lan
     for number, cost in enumerate(costs):
         deal.spent(number, Cost(0, cost))
     deal.settle()
-    lane_of = deal.lanes(range(len(costs)))
+    lane_of = deal.lanes([[number] for number in range(len(costs))])
 
     def longest(dealt: tuple[int, ...]) -> int:
         return max(sum(cost for cost, at in zip(costs, dealt, strict=True) if at == lane) for lane in range(lanes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cflag.conversation import Cost, Reply, nbytes
+from cflag.conversation import Cost, Reply
 
 Counts = Tensor
 """(clients, tasks, 2 width + 1): the problem's sums with the task known, the same without, and samples.
@@ -34,10 +34,10 @@ class Account:
         self.anonymous = False
         """Whether nothing is known of single clients: secure aggregation, and private runs."""
 
-    def add(self, number: int, reply: Reply) -> None:
-        """Enter a client's reply; if it logs a name in two questions of a round, the first value counts."""
+    def add(self, number: int, reply: Reply, size: int) -> None:
+        """Enter a client's reply, and its answer's size; if it logs a name twice in a round, the first value counts."""
         self.cost += reply.cost
-        self.bytes_up += nbytes(reply.answer)
+        self.bytes_up += size
         self.uses[number] = reply.uses
         if reply.logs:
             self.logs[number] = {**reply.logs, **self.logs.get(number, {})}

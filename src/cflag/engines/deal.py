@@ -31,13 +31,13 @@ class Deal:
         self._last |= self._now
         self._now = {}
 
-    def lanes(self, numbers: Sequence[int]) -> Mapping[int, int]:
-        """Return the lane of each client; where all cost the same they are dealt in turn."""
+    def lanes(self, bundles: Sequence[Sequence[int]]) -> Mapping[int, int]:
+        """Return the lane of each client; those of a bundle go together. Where all cost the same, in turn."""
         usual = self._total / len(self._last) if self._last else 1.0
-        costs = {number: self._last.get(number, usual) for number in numbers}
-        loads, lane_of = [0.0] * self._lanes, {}
-        for number in sorted(numbers, key=costs.__getitem__, reverse=True):
+        costs = [sum(self._last.get(number, usual) for number in bundle) for bundle in bundles]
+        loads, lane_of = [0.0] * self._lanes, dict[int, int]()
+        for k in sorted(range(len(bundles)), key=costs.__getitem__, reverse=True):
             lane = loads.index(min(loads))
-            lane_of[number] = lane
-            loads[lane] += costs[number]
+            lane_of |= dict.fromkeys(bundles[k], lane)
+            loads[lane] += costs[k]
         return lane_of

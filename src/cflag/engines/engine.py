@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +17,8 @@ from cflag import process, registry
 from cflag.account import Account, Counts
 from cflag.conversation import Ask, Conversation, Mean, Reply, RoundContext, Value, nbytes
 from cflag.data.schedules.base import Schedule
-from cflag.errors import CflagError, DivergedError
+from cflag.engines.bundles import Bundle, bundle_size, reply_of
+from cflag.errors import CflagError
 from cflag.means.base import PLAIN, AnswerMean, MeanOptions
 from cflag.means.shares import believed, outliers, shares
 from cflag.privacy.warden import Warden
@@ -130,12 +130,12 @@ class Engine(ABC):
         self.refuse(refused)
         good = {number: replies[number] for number in answers if number not in refused}
         if not self.kind.needs_each and self.options.max_share == 1:
-            total = Total(self, context)
+            total = Total(self, context, list(good))
             for number, reply in good.items():
                 total.add(number, reply)
             return total.result()
         for number, reply in good.items():
-            self.account.add(number, reply)
+            self.account.add(number, reply, nbytes(reply.answer))
         self.heard, mean = list(good), self.kind(self.options, self.ratios)
         p = shares({number: reply.samples for number, reply in good.items()}, self.options.max_share)
         for number, reply in good.items():
@@ -229,26 +229,59 @@ class Sent:
 
 
 class Total:
-    """Σ p_i answer_i over the clients that are heard, as it grows in the order of their numbers."""
+    """Σ p_i answer_i over the clients that are heard, as it grows in the order of their numbers, bundle by bundle."""
 
-    def __init__(self, engine: Engine, context: RoundContext) -> None:
+    def __init__(self, engine: Engine, context: RoundContext, asked: Sequence[int]) -> None:
         self.engine = engine
         self.context = context
         self.mean = engine.kind(engine.options, engine.ratios)
         self.heard: list[int] = []
         self.samples = 0
+        size = bundle_size(len(asked))
+        self._bundle_of = {number: k // size for k, number in enumerate(asked)} if size > 1 else {}
+        self._open: tuple[int, AnswerMean] | None = None
+        """A bundle that is not complete, and its sum so far."""
 
     def add(self, number: int, reply: Reply) -> None:
         """Count an answer."""
-        self.heard.append(number)
-        self.engine.account.add(number, reply)
-        self.mean.add(reply.answer, reply.samples / self.context.samples, number)
-        self.samples += reply.samples
+        self._enter(number, reply, nbytes(reply.answer))
+        self._sum_for(number).add(reply.answer, reply.samples / self.context.samples, number)
+
+    def add_bundle(self, numbers: Sequence[int], bundle: Bundle) -> None:
+        """Count a whole bundle's answers, which are summed already; its clients, in their order."""
+        for number, note in zip(numbers, bundle.notes, strict=True):
+            if note is not None:
+                self._enter(number, reply_of(note, {}), bundle.bytes_each)
+        self._close()
+        if bundle.total:
+            self.mean.add(bundle.total, 1.0, numbers[0])
 
     def result(self) -> Mean:
         """Return the mean, and let the engine know who was heard."""
+        self._close()
         self.engine.heard = self.heard
         return rescaled(self.mean.result(), self.context.samples, self.samples)
+
+    def _enter(self, number: int, reply: Reply, size: int) -> None:
+        self.heard.append(number)
+        self.engine.account.add(number, reply, size)
+        self.samples += reply.samples
+
+    def _sum_for(self, number: int) -> AnswerMean:
+        """Return the sum that a client's answer goes to: its bundle's, or the whole one where there are none."""
+        if not self._bundle_of:
+            return self.mean
+        place = self._bundle_of[number]
+        if self._open is None or self._open[0] != place:
+            self._close()
+            self._open = place, self.engine.kind(self.engine.options, self.engine.ratios)
+        return self._open[1]
+
+    def _close(self) -> None:
+        """Add a bundle's sum to the whole one: as it is, for it is weighted."""
+        if self._open is not None:
+            self.mean.add(self._open[1].result(), 1.0, self._open[0])
+            self._open = None
 
 
 def rescaled(total: Mean, asked: int, heard: int) -> Mean:
@@ -256,21 +289,3 @@ def rescaled(total: Mean, asked: int, heard: int) -> Mean:
     if not heard:
         raise CflagError("no client has a sample left that it may learn from: all are forgotten")
     return total if heard == asked else Mean({name: value * (asked / heard) for name, value in total.items()})
-
-
-def check_finite(reply: Reply, number: int, question: str, server: Server) -> None:
-    """Refuse an answer that is no longer a number, before it reaches the model."""
-    values = {**reply.answer, **{k: v for k, v in reply.logs.items() if isinstance(v, float)}}
-    for name, value in values.items():
-        if not _finite(value):
-            raise DivergedError(
-                f"client {number}'s {name} is not finite in task {server.task + 1}, round {server.round + 1} "
-                f"(question '{question}'): training diverged; try a smaller learning rate"
-            )
-
-
-def _finite(value: Value) -> bool:
-    """Whether all numbers are finite: they are if their sum is; an infinite sum may be too large, so look closer."""
-    if not isinstance(value, Tensor):
-        return isfinite(value)
-    return not value.numel() or isfinite(value.sum().item()) or bool(value.isfinite().all())

@@ -19,6 +19,7 @@ from cflag.conversation import Answer, Ask, Own, Reply, RoundContext, Value
 from cflag.data.benchmark import Benchmark
 from cflag.data.samples import Samples
 from cflag.data.source import Source
+from cflag.engines.bundles import Bundle, bundled
 from cflag.engines.holdings import Holdings
 from cflag.errors import UserError
 from cflag.files import WHAT_TO_DO, load_client_state
@@ -123,6 +124,13 @@ class Host:
         size = self._side_by_side([number for number, _ in whom])
         for start in range(0, len(whom), size):
             yield self._answered(whom[start : start + size], ask, model, context)
+
+    def bundles(
+        self, groups: Sequence[Sequence[Whom]], ask: Ask, model: GlobalModel, context: RoundContext
+    ) -> Iterator[list[Reply | Bundle | None]]:
+        """Do the same for groups of clients, whose answers are summed here; one by itself answers as ever."""
+        answers = self.answers([one for group in groups for one in group], ask, model, context)
+        return bundled(answers, [[number for number, _ in group] for group in groups], ask.question, context)
 
     def _side_by_side(self, numbers: Sequence[int]) -> int:
         """Return how many clients may answer at once: their tables, which none of them gives up then, must fit."""

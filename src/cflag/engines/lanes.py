@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
@@ -19,7 +20,8 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from cflag.conversation import Cost, Reply
+from cflag.conversation import Reply
+from cflag.engines.bundles import Bundle, Note, note_of, reply_of
 from cflag.engines.host import Host
 from cflag.engines.shelf import Board, Placed, Shelf
 from cflag.errors import CflagError
@@ -28,8 +30,8 @@ from cflag.process import collect_rarely, end_with_parent
 SMALL = 2**17
 """Bytes up to which a tensor goes through the pipe itself."""
 
-Noted = tuple[Placed, int, int, int, dict[str, float | str], int]
-"""A reply whose tensors are on a board of the shelf, in plain values, which travel fastest."""
+Noted = tuple[Placed, Note | Bundle]
+"""A reply whose tensors are on a board of the shelf."""
 
 
 class Lane(Protocol):
@@ -179,18 +181,20 @@ def _several(came: Any) -> list[Any]:
 
 def _written(shelf: Shelf, replies: Sequence[Any]) -> tuple[Board | None, Sequence[Any]]:
     """Return replies as they travel: a client's with its tensors on the shelf, others as they are."""
-    answered = [reply for reply in replies if isinstance(reply, Reply)]
+    answered = [reply for reply in replies if isinstance(reply, Reply | Bundle)]
     if not answered:
         return None, replies
-    board, placed = shelf.put([reply.answer for reply in answered])
-    notes = iter([_note(reply, answer) for reply, answer in zip(answered, placed, strict=True)])
-    return board, [None if reply is None else next(notes) for reply in replies]
+    board, placed = shelf.put([reply.answer if isinstance(reply, Reply) else reply.total for reply in answered])
+    noted = iter([(place, _beside(reply)) for reply, place in zip(answered, placed, strict=True)])
+    return board, [None if reply is None else next(noted) for reply in replies]
 
 
-def _note(reply: Reply, placed: Placed) -> Noted:
-    return placed, reply.samples, reply.cost.current, reply.cost.memory, dict(reply.logs), reply.uses
+def _beside(reply: Reply | Bundle) -> Note | Bundle:
+    """Return what travels beside the tensors."""
+    return note_of(reply) if isinstance(reply, Reply) else replace(reply, total={})
 
 
-def _read(shelf: Shelf, board: Board, noted: Noted) -> Reply:
-    placed, samples, current, memory, logs, uses = noted
-    return Reply(shelf.take(board, placed), samples, Cost(current, memory), logs, uses)
+def _read(shelf: Shelf, board: Board, noted: Noted) -> Reply | Bundle:
+    placed, beside = noted
+    answer = shelf.take(board, placed)
+    return replace(beside, total=answer) if isinstance(beside, Bundle) else reply_of(beside, answer)

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from cflag import process
 from cflag.account import Counts
-from cflag.conversation import Ask, Mean, Reply, Value
+from cflag.conversation import Ask, Cost, Mean, Reply, Value
+from cflag.engines.bundles import Bundle, in_bundles
 from cflag.engines.deal import Deal
-from cflag.engines.engine import Engine, Total, check_finite
+from cflag.engines.engine import Engine, Total
+from cflag.engines.finite import check_finite
 from cflag.engines.host import NONE_LEFT, GlobalModel, Host, Whom
 from cflag.engines.lanes import HereLane, Lane, WorkerLane
 from cflag.errors import InterruptedRunError
@@ -51,13 +53,18 @@ class LocalEngine(Engine):
         numbers = self.everyone if cohort is None else cohort
         context = self.context(server, numbers)
         self.count_down(ask, server, numbers)
-        answers = self._answers(numbers, ask, GlobalModel(server.params, server.buffers), context)
-        replies = self._finite(answers, ask, server)
-        if self.kind.needs_each or self.options.outlier or self.options.max_share < 1:
+        each = self.kind.needs_each or bool(self.options.outlier) or self.options.max_share < 1
+        groups = [[number] for number in numbers] if each else in_bundles(numbers)
+        answers = self._answers(groups, ask, GlobalModel(server.params, server.buffers), context)
+        replies = self._usable(answers, ask, server)
+        if each:
             return self.mean_of(dict(self._held(replies)), context)
-        total = Total(self, context)
-        for number, reply in replies:
-            total.add(number, reply)
+        total = Total(self, context, numbers)
+        for members, reply in replies:
+            if isinstance(reply, Bundle):
+                total.add_bundle(members, reply)
+            else:
+                total.add(members[0], reply)
         return total.result()
 
     def evaluate(self, server: Server, tasks: Sequence[int], sent: Mapping[str, Value | None]) -> Counts:
@@ -113,34 +120,52 @@ class LocalEngine(Engine):
         for lane in self.lanes:
             lane.close()
 
-    def _answers(self, numbers: Sequence[int], *args: Any) -> Iterator[tuple[int, Reply | None]]:
-        """Yield (client, reply) in the order given, all lanes working at once."""
-        # A client that was asked since the last save stays where it is: its changes and its scratch are there.
-        self._lane_of |= self._deal.lanes([number for number in numbers if number not in self._lane_of])
-        lanes = [self._lane_of[number] for number in numbers]
-        shares: list[list[Whom]] = [[] for _ in self.lanes]
-        for number, lane in zip(numbers, lanes, strict=True):
-            shares[lane].append((number, None if self.files is None else self.files.get(number)))
-        self._send("answers", shares, *args)
-        for number, lane in zip(numbers, lanes, strict=True):
-            yield number, self._receive(lane)
+    def _answers(
+        self, groups: Sequence[Sequence[int]], *args: Any
+    ) -> Iterator[tuple[Sequence[int], Reply | Bundle | None]]:
+        """Yield (clients, their reply) in the order given, all lanes working at once.
 
-    def _finite(
-        self, answers: Iterable[tuple[int, Reply | None]], ask: Ask, server: Server
-    ) -> Iterator[tuple[int, Reply]]:
+        Those of a group have one reply together, unless they are in several lanes.
+        """
+        # A client that was asked since the last save stays where it is: its changes and its scratch are there.
+        self._lane_of |= self._deal.lanes([[n for n in group if n not in self._lane_of] for group in groups])
+        groups = [part for group in groups for part in self._in_one_lane(group)]
+        shares: list[list[list[Whom]]] = [[] for _ in self.lanes]
+        for group in groups:
+            whom: list[Whom] = [(n, None if self.files is None else self.files.get(n)) for n in group]
+            shares[self._lane_of[group[0]]].append(whom)
+        if len(groups) < sum(map(len, groups)):
+            self._send("bundles", shares, *args)
+        else:
+            self._send("answers", [[one for (one,) in share] for share in shares], *args)
+        for group in groups:
+            yield group, self._receive(self._lane_of[group[0]])
+
+    def _in_one_lane(self, group: Sequence[int]) -> list[Sequence[int]]:
+        """Return a group as it is where one lane has all of it, or else its clients one by one."""
+        together = len({self._lane_of[number] for number in group}) == 1
+        return [group] if together else [[number] for number in group]
+
+    def _usable(
+        self, answers: Iterable[tuple[Sequence[int], Reply | Bundle | None]], ask: Ask, server: Server
+    ) -> Iterator[tuple[Sequence[int], Reply | Bundle]]:
         """Yield the replies of those who can answer, once they are known to be numbers; the others are missing."""
-        for number, reply in answers:
-            if reply is None:
-                self.account.missing[number] = NONE_LEFT
-                continue
-            check_finite(reply, number, ask.question, server)
-            self._deal.spent(number, reply.cost)
-            yield number, reply
+        for group, reply in answers:
+            if isinstance(reply, Reply):
+                check_finite(reply, group[0], ask.question, (server.task, server.round))
+            for number, cost in zip(group, _costs(reply), strict=True):
+                if cost is None:
+                    self.account.missing[number] = NONE_LEFT
+                else:
+                    self._deal.spent(number, cost)
+            if reply is not None:
+                yield group, reply
 
     @staticmethod
-    def _held(replies: Iterable[tuple[int, Reply]]) -> Iterator[tuple[int, Reply]]:
+    def _held(replies: Iterable[tuple[Sequence[int], Reply | Bundle]]) -> Iterator[tuple[int, Reply]]:
         """Yield replies that stay: a tensor may be the learner's own, which the next client overwrites."""
-        for number, reply in replies:
+        for (number,), reply in replies:
+            assert isinstance(reply, Reply)
             answer = {k: v.clone() if isinstance(v, Tensor) else v for k, v in reply.answer.items()}
             yield number, replace(reply, answer=answer)
 
@@ -174,3 +199,10 @@ class LocalEngine(Engine):
                 group, samples = [], 0
         if group:
             yield group
+
+
+def _costs(reply: Reply | Bundle | None) -> list[Cost | None]:
+    """Return what each client of a group spent; None for one that has nothing to learn from any more."""
+    if isinstance(reply, Bundle):
+        return [None if note is None else Cost(note[1], note[2]) for note in reply.notes]
+    return [None if reply is None else reply.cost]

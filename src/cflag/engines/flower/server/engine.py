@@ -129,7 +129,7 @@ class FlowerEngine(Engine):
         """Return the mean answer to a question, and whose answers are in it; a repeated question is answered once."""
 
         one_by_one = not (self.kind.needs_each or self.options.outlier or self.options.max_share < 1)
-        total, held = Total(self, question.context), dict[int, Reply]()
+        total, held = Total(self, question.context, asked), dict[int, Reply]()
         count = total.add if one_by_one else held.__setitem__
         with Backlog(self.roll.register.run, ROOM if one_by_one else inf) as backlog:
             tally = Tally(self.checks, question, server, asked, backlog, count)

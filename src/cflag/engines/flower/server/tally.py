@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from cflag.conversation import Reply, shapes
-from cflag.engines.engine import check_finite
+from cflag.engines.finite import check_finite
 from cflag.engines.flower.messages import Parcel, Question
 from cflag.engines.flower.server.answers import FAULTS, AnswerChecks, Shapes
 from cflag.engines.flower.server.backlog import Backlog
@@ -72,7 +72,7 @@ class Tally:
 
     def _diverged(self, number: int, reply: Reply) -> DivergedError | None:
         try:
-            check_finite(reply, number, self.question.name, self.server)
+            check_finite(reply, number, self.question.name, (self.server.task, self.server.round))
         except DivergedError as error:
             return error
         return None
