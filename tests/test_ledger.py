@@ -334,6 +334,15 @@ def test_a_sweep_is_judged_on_one_variant() -> None:
     assert judged("With a larger memory sample", over) == {"cifar10-noniid": "yes"}
 
 
+def test_runs_on_a_part_of_the_images_say_so(tmp_path: Path) -> None:
+    few = entry("tiny-imagenet", "replay", (22.0, 1.5), images=6000)
+    whole = entry("cifar10", "replay", (87.2, 2.4), images=50_000)
+    unknown = entry("cifar100", "replay", (46.9, 0.4))
+    text = make_ledger(kept(tmp_path, summary("table-iid", few, whole, unknown, scale="small")))
+    assert text.count("training images.") == 1
+    assert "Scale `small`: on 6,000 of the data set's 100,000 training images." in text
+
+
 def test_failures_are_told(tmp_path: Path) -> None:
     text = make_ledger(kept(tmp_path, replace(summary("table-iid", *table()), failed=["cifar10_ewc_1: diverged"])))
     assert "  - failed: cifar10_ewc_1: diverged" in text

@@ -54,6 +54,14 @@ def test_the_rate_with_the_best_mean_over_both_zetas_is_chosen() -> None:
     assert "| EWC-FL | **80.0** | lost | **60.0** | lost |" in text
 
 
+def test_a_zeta_at_which_a_row_was_never_tried_has_no_say() -> None:
+    cells = [("iid", 1e-3, [80.0]), ("iid", 3e-3, [90.0]), ("ζ=0.1", 1e-3, []), ("ζ=0.1", 3e-3, [])]
+    found = summary(*(row("replay", accs, f"cifar100-class-{zeta}", rate) for zeta, rate, accs in cells))
+    assert chosen_rates(found) == {("cifar100-class", "replay"): 3e-3}
+    text = "".join(table.markdown() for table in study_tables(find_campaign("rates"), found))
+    assert "| Erg-FL | 80.0 | **90.0** | – | – |" in text
+
+
 def test_a_rate_that_lost_a_run_is_not_chosen_however_good_its_others_are() -> None:
     weak = [row("ewc", [acc], f"cifar10-task-{zeta}", 1e-3) for zeta, acc in (("iid", 30.0), ("ζ=0.1", 10.0))]
     good = row("ewc", [90.0], "cifar10-task-iid", 3e-3)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from cflag.pricing import Budget
 
 IID, NON_IID = 1e5, 0.1
-DATA_SETS = ("cifar10", "cifar100", "tiny-imagenet")
+IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "tiny-imagenet": 100_000}
+"""Training images of the paper's data sets."""
+DATA_SETS = tuple(IMAGES)
 SWEPT = ("clients", "memory.sample", "memory.per_task")
 LENGTH = ("rounds", "eval_every")
 

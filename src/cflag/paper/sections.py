@@ -11,7 +11,7 @@ from cflag.paper.cells import Campaign
 from cflag.paper.present import NONE, markdown_table, shown
 from cflag.paper.scales import EXACT
 from cflag.paper.study_tables import STUDIES, study_tables
-from cflag.paper.summary import CellResult, Summary, as_printed, spread
+from cflag.paper.summary import CellResult, Summary, all_images, as_printed, spread
 from cflag.paper.variants import PAPERS_OWN, label, main_cflag
 
 Row = dict[str, CellResult]
@@ -85,7 +85,18 @@ def _group(campaign: Campaign, rows: Sequence[Row], scales: Sequence[str]) -> st
         f"\n‡ {PAPERS_OWN if _is_cflag(row) else _label(row)}: {first(row).slip}.\n" for row in rows if first(row).slip
     )
     order = "".join(_order(scale, rows) for scale in scales) if campaign.kind == "table" else ""
-    return f"\n**{first(rows[0]).group}**\n\n{table}{slips}{order}"
+    return f"\n**{first(rows[0]).group}**\n\n{table}{slips}{order}{_subsets(rows, scales)}"
+
+
+def _subsets(rows: Sequence[Row], scales: Sequence[str]) -> str:
+    """Say where runs had only a part of the data set's images."""
+    group, text = first(rows[0]).group, ""
+    for scale in scales:
+        counts = [row[scale].images for row in rows if scale in row]
+        fewest = min((count for count in counts if count is not None), default=None)
+        if fewest is not None and fewest < all_images(group):
+            text += f"\nScale `{scale}`: on {fewest:,} of the data set's {all_images(group):,} training images.\n"
+    return text
 
 
 def _columns(campaign: Campaign, rows: Sequence[Row], scales: Sequence[str]) -> list[tuple[str, CellText]]:

@@ -62,10 +62,14 @@ def row_of(entries: Sequence[CellResult], method: str) -> CellResult | None:
 def chosen_rates(summary: Summary) -> dict[tuple[str, str], float]:
     """Return the rate with the best mean accuracy over ζ, by benchmark ("cifar10-task") and row.
 
-    A rate at which a run was lost is not chosen; a row of which a run is still to be made has no choice yet.
+    A rate at which a run was lost is not chosen; a row of which a run is still to be made has no choice yet. A ζ at
+    which a row was never tried has no say.
     """
     found: dict[tuple[str, str], dict[float, list[float]]] = {}
+    tried = {(e.group, e.method) for e in summary.entries if e.accuracies or e.lost}
     for e in summary.entries:
+        if (e.group, e.method) not in tried:
+            continue
         values = [*e.accuracies, *(-inf for _ in e.lost)]
         found.setdefault((_benchmark(e), e.method), {}).setdefault(e.at or 0.0, []).append(
             fmean(values) if values else inf
@@ -93,7 +97,7 @@ def _rates_of(entries: Sequence[CellResult], name: str, chosen: Mapping[tuple[st
     rows = []
     for method in dict.fromkeys(e.method for e in entries if (name, e.method) in chosen):
         cells = [_level(found.get((method, *column))) for column in columns]
-        best = [f"**{cell}**" if at == chosen[name, method] else cell
+        best = [f"**{cell}**" if at == chosen[name, method] and cell != NONE else cell
                 for cell, (_, at) in zip(cells, columns, strict=True)]  # fmt: skip
         rows.append([label(method), *best])
     heads = ["", *(f"{group.rpartition('-')[2]}, {at:g}" for group, at in columns)]

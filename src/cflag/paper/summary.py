@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from cflag.paper.cells import Campaign, Cell
+from cflag.paper.cells import IMAGES, Campaign, Cell
 from cflag.paper.variants import VARIANTS, Variant
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
@@ -42,6 +42,8 @@ class CellResult:
     """Megabytes sent per run, up and down."""
     rounds: float | None = None
     """Rounds per task."""
+    images: int | None = None
+    """Training samples that clients were dealt, of all tasks; None in summaries that did not count them."""
     lost: list[int] = field(default_factory=list)
     """Seeds whose runs could not be finished: most often they diverged."""
     accuracies: list[float] = field(default_factory=list)
@@ -176,12 +178,19 @@ def _entry(campaign: Campaign, cell: Cell, variant: Variant, results: Sequence[R
         gradients=_mean_cost(results, ("gradients_current", "gradients_memory"), 1e3),
         megabytes=_mean_cost(results, ("bytes_up", "bytes_down"), 1e6),
         rounds=fmean(len(r.metrics) / len(r.accuracy_matrix) for r in results) if results else None,
+        images=_images(results[0]) if results else None,
         accuracies=[round(100 * r.average_accuracy, 3) for r in results],
         forgettings=[round(100 * r.forgetting, 3) for r in results],
         after_tasks=_after_tasks(results) if campaign.kind == "tasks" else None,
         gamma=_gamma(results) if campaign.kind == "gamma" else None,
         gamma_variation=_gamma_variation(results) if campaign.kind == "gamma" else None,
     )
+
+
+def _images(result: Result) -> int | None:
+    """Return how many training samples a run's clients were dealt."""
+    counts = RunFolder(result.folder).class_counts() if result.folder else None
+    return sum(sum(clients) for task in counts for clients in task.values()) if counts else None
 
 
 def printed_row(table: str, variant: Variant, at: float | None) -> str | None:
@@ -203,6 +212,12 @@ def _printed_digits() -> dict[str, Any]:
 
 def _printed_file() -> str:
     return (files(__package__) / "printed.toml").read_text(encoding="utf-8")
+
+
+def all_images(group: str) -> int:
+    """Return how many training images the data set of a column or panel has; 0 where the paper has none of it."""
+    found = [count for name, count in IMAGES.items() if group == name or group.startswith(f"{name}-")]
+    return found[0] if found else 0
 
 
 def as_printed(table: str, entry: CellResult) -> tuple[str, str]:
