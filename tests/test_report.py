@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -314,10 +315,24 @@ def test_few_lines_have_their_names_at_their_ends_and_many_a_legend() -> None:
     assert [(colour, name) for colour, _, name in named] == [(str(k), str(k)) for k in range(4)], "the highest first"
     ys = [float(y) for _, y, _ in named]
     assert all(b - a == pytest.approx(ROW, abs=0.2) for a, b in pairwise(ys)), "moved apart"
-    assert "legend" not in drawn
-    many = curves([*few, Line("m4", [(1.0, 1.0)], 4)], "x", "y")
-    assert 'class="name' not in many
-    assert many.count("<span>") == 5
+    assert drawn.count('<span class="narrow">') == 4, "a narrow chart has a legend instead"
+    assert "<span>" not in drawn
+    for lines in ([*few, Line("m4", [(1.0, 1.0)], 4)], [few[0], replace(few[1], colour=0, dash=True)]):
+        legend = curves(lines, "x", "y")
+        assert 'class="name' not in legend
+        assert legend.count("<span>") == len(lines)
+
+
+def test_lines_fill_the_width() -> None:
+    """Of 640 units 14 are left at the right, and 7 for each letter of the longest name at a line's end."""
+    both = [Line("short", [(1.0, 1.0), (2.0, 5.0)], 0), Line("longer", [(1.0, 1.0), (2.0, 4.0)], 1)]
+    named, plain = curves(both, "x", "y"), curves(both, "x", "y", ends=False)
+    last = r'<polyline [^>]*points="[^"]* ([\d.]+),[\d.]+"'
+    assert re.findall(last, named) == ["584.0", "584.0"]
+    assert "--narrow:598/300" in named, "where a narrow chart is cut off"
+    assert re.findall(last, plain) == ["626.0", "626.0"]
+    assert 'class="name' not in plain
+    assert plain.count("<span>") == 2
 
 
 def test_curves_without_points_say_so() -> None:
@@ -349,6 +364,14 @@ def test_in_a_browser(width: int, runs: Path, tmp_path: Path) -> None:
       const charts = drawn.filter(([, f]) => f.querySelector("svg.chart"));
       const inside = (f) => f.clientWidth - 2 * parseFloat(getComputedStyle(f).paddingLeft);
       notes.push("full width " + charts.every(([box, f]) => Math.abs(box.width - inside(f)) < 1));
+      const right = (part) => part.getBoundingClientRect().right;
+      const reached = charts.filter(([, f]) => f.querySelector("polyline")).map(([box, f]) =>
+        (box.right - Math.max(...[...f.querySelectorAll("polyline, .ends .name")].map(right))) / box.width);
+      notes.push("filled " + (reached.length > 0) + " " + reached.every((rest) => rest >= 0 && rest < 0.1));
+      const named = [...document.querySelectorAll(".ends .name, .legend .narrow")].filter((n) => n.checkVisibility());
+      notes.push("named " + [...new Set(named.map((n) => n.getAttribute("class").split(" ")[0]))]);
+      const saved = new DOMParser().parseFromString(whole(document.querySelector(".ends")), "text/xml");
+      notes.push("saved names " + [...saved.querySelectorAll(".name")].every((n) => n.style.fontSize === "11.5px"));
       document.querySelectorAll("details").forEach((part) => { part.open = true; });
       location.hash = "#client-2";
       setTimeout(() => {
@@ -376,5 +399,6 @@ def test_in_a_browser(width: int, runs: Path, tmp_path: Path) -> None:
     assert found, done.stderr[-500:]
     assert found[1] == (
         "down true; up true; figures true; buttons true; saved true; off the plot true; full width true; "
+        f"filled true true; named {'name,narrow' if width == 1280 else 'narrow'}; saved names true; "
         f"client client-2 3,3 true; next #client-0 0; scrolls told true {str(width == 420).lower()}"
     )

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -59,6 +60,8 @@ def test_the_page_shows_how_far_a_run_is_and_follows_it(folder: RunFolder, port:
     assert '<progress max="6" value="2">' in page
     assert '<meta http-equiv="refresh"' in page
     assert "accuracy so far (%)" in page
+    assert ">round so far, 6 are planned<" in page
+    assert re.findall(r'<polyline class="c0" points="([\d.]+),[\d.]+ ([\d.]+),[\d.]+"', page) == [("60.0", "626.0")]
     with open(folder.metrics, "a") as file:
         file.write(line(3, 0.75)[20:])
     page = get(port, "/")[1]
@@ -90,7 +93,11 @@ def test_mistakes_are_told_in_a_line(tmp_path: Path, port: int, capsys: pytest.C
 
 def test_the_command_serves_until_ctrl_c(folder: RunFolder) -> None:
     command = [sys.executable, "-m", "cflag", "watch", str(folder.path.parent), "--serve", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # A shell's background job ignores Ctrl-C, and so would all that it starts: the test would wait for ever.
+    heed = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed
+    ) as process:
         assert process.stdout is not None
         found = re.match(rf"http://{re.escape(HOST)}:(\d+)/", process.stdout.readline())
         try:

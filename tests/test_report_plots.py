@@ -40,7 +40,7 @@ def test_a_strip_has_a_box_at_the_quarters() -> None:
     drawn = strips([Strip("a", 3, [30, 0, 100, 10, 20])], "x")
     assert "a, 5 values: least 0, first quarter 10, median 20, third quarter 30, greatest 100" in drawn
     start, width = map(float, re.findall(r'<rect class="f3 box" x="([^"]+)" y="[^"]+" width="([^"]+)"', drawn)[0])
-    left = 12 + 13
+    left = 14  # the name is above, not beside
     unit = (640 - 14 - left) / 106
     assert start == pytest.approx(left + 10 * unit, abs=0.1)
     assert width == pytest.approx(20 * unit, abs=0.2)

@@ -93,12 +93,14 @@ def live_page(root: Path) -> str:
 
 
 def _curves(runs: Sequence[Progress], score: Score, colours: Colours) -> str:
-    """Draw a line for each run; those of a method's further seeds are dashed."""
+    """Draw a line for each run, up to the last round that any has reached; a method's further seeds are dashed."""
     lines, first = [], {run.config.method: run.name for run in reversed(runs)}
     for run in runs:
         colour, again = colours[run.config.method], first[run.config.method] != run.name
         lines.append(Line(run.name, run.points, colour % COLOURS, dots=len(run.points) == 1, dash=again))
-    return figure("live", "", curves(lines, "round", on_axis(score, " so far"), _task_starts(runs)))
+    planned = max(run.total for run in runs)
+    x = "round" if all(len(run.records) >= run.total for run in runs) else f"round so far, {planned} are planned"
+    return figure("live", "", curves(lines, x, on_axis(score, " so far"), _task_starts(runs), ends=False))
 
 
 def _task_starts(runs: Sequence[Progress]) -> list[tuple[int, str]]:

@@ -43,6 +43,8 @@ function whole(svg) {
   [copy, ...copy.querySelectorAll("*")].forEach((part, k) => {
     const style = getComputedStyle(parts[k]);
     for (const look of looks) part.style.setProperty(look, style.getPropertyValue(look));
+    // A saved chart has its names at its lines' ends, and letters of one size, however narrow the page is.
+    if (svg.classList.contains("chart")) part.style.fontSize = part.classList.contains("small") ? "10px" : "11.5px";
   });
   const box = svg.viewBox.baseVal;
   copy.setAttribute("width", box.width);

@@ -13,8 +13,8 @@ MOST_DOTS = 400
 """Up to how many values of a strip have a dot each; of more there is the box alone."""
 FEW_TO_BOX = 5
 """From how many values on there is a box."""
-STRIP = 46
-"""How high a strip is."""
+STRIP, MIDDLE = 58, 38
+"""How high a strip is, with its name above; and where the middle of what is below that is."""
 
 
 @dataclass(frozen=True)
@@ -89,22 +89,21 @@ def strips(rows: Sequence[Strip], x: str) -> str:
     every = [value for row in rows for value in row.values]
     low, high = reach(every)
     begins = "" if low <= 0 <= high else f"; the axis begins at {low:.3g}, not at 0"
-    left = 12 + LETTER * max(len(row.name) for row in rows)
     tall = 10 + STRIP * len(rows) + BOTTOM
-    across = Axis(low, high, left, WIDTH - RIGHT)
+    across = Axis(low, high, RIGHT, WIDTH - RIGHT)
     parts = []
     for value in across.ticks(8):
         at = f"{across.at(value):.1f}"
         parts.append(f'<line class="grid" x1="{at}" x2="{at}" y1="10" y2="{tall - BOTTOM}"/>')
         parts.append(f'<text x="{at}" y="{tall - BOTTOM + 20}" text-anchor="middle">{value:g}</text>')
     for k, row in enumerate(rows):
-        parts += _strip(row, across, 10 + STRIP * (k + 0.5))
+        parts += _strip(row, across, 10 + STRIP * k + MIDDLE)
     parts.append(f'<text x="{WIDTH / 2}" y="{tall - 8}" text-anchor="middle">{escape(x)}{begins}</text>')
     return svg("".join(parts), WIDTH, tall, "chart")
 
 
 def _strip(row: Strip, across: Axis, middle: float) -> list[str]:
-    name = f'<text class="name f{row.colour}" x="4" y="{middle + 4:.1f}">{escape(row.name)}</text>'
+    name = f'<text class="name f{row.colour}" x="4" y="{middle - MIDDLE + 16:.1f}">{escape(row.name)}</text>'
     values = sorted(row.values)
     parts = [name, *_box(row, values, across, middle)]
     if len(values) <= MOST_DOTS:

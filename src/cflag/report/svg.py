@@ -15,6 +15,8 @@ FEW_LINES, SHORT_NAME = 4, 16
 """Up to how many lines, with names of how many letters, have their names at their ends instead of a legend."""
 LETTER, ROW = 13, 20
 """The width of a letter and the height of a row, on a phone, where letters are the largest."""
+END_LETTER = 7
+"""The width of a letter of a name at a line's end: only a wide chart has names there, and its letters are small."""
 Point = tuple[float, float]
 Rows = Sequence[Sequence[float | None]]
 
@@ -74,13 +76,18 @@ def curves(
     y: str,
     marks: Sequence[tuple[float, str]] = (),
     rugs: Sequence[Rug] = (),
+    ends: bool = True,
 ) -> str:
-    """Draw curves over one pair of axes; `marks` are vertical lines with a name, such as where a task begins."""
+    """Draw curves over one pair of axes; `marks` are vertical lines with a name, such as where a task begins.
+
+    Few lines have their names at their ends, unless that is not wanted (`ends`). Where the chart is narrow, the page
+    cuts these off and shows a legend instead: lines and names always fill the width.
+    """
     points = [point for line in lines for point in line.points]
     if not points:
         return '<p class="none">nothing to draw: these runs did not measure it</p>'
-    direct = _ends_named(lines)
-    right = RIGHT + (LETTER * max(len(line.name) for line in lines) if direct else 0)
+    direct = ends and _ends_named(lines)
+    right = RIGHT + (END_LETTER * max(len(line.name) for line in lines if line.points) if direct else 0)
     xs = [p[0] for p in points]
     ys = [p[1] for p in points] + [edge for line in lines for _, *edges in line.band for edge in edges]
     across = Axis(min(xs), max(xs), LEFT, WIDTH - right)
@@ -90,16 +97,19 @@ def curves(
         parts += _line(line, across, up)
     for k, rug in enumerate(rugs):
         parts += _rug(rug, across, up.start - 7 * (len(rugs) - k))
-    names = [] if direct else [(line.name, f"b{line.colour}{' dash' * line.dash}") for line in lines if line.points]
+    kind, style = "chart", ""
     if direct:
         parts += _names_at_ends(lines, across, up)
-    return svg("".join(parts), WIDTH, HEIGHT, "chart") + _legend(
-        names + [(r.name, f"b{r.colour}") for r in rugs if r.at]
-    )
+        kind, style = "chart ends", f"--narrow:{across.end + RIGHT:g}/{HEIGHT}"
+    named = [(line.name, f"b{line.colour}{' dash' * line.dash}", direct) for line in lines if line.points]
+    named += [(rug.name, f"b{rug.colour}", False) for rug in rugs if rug.at]
+    return svg("".join(parts), WIDTH, HEIGHT, kind, style) + _legend(named)
 
 
-def _legend(names: Sequence[tuple[str, str]]) -> str:
-    shown = "".join(f'<span><i class="{look}"></i>{escape(name)}</span>' for name, look in names)
+def _legend(names: Sequence[tuple[str, str, bool]]) -> str:
+    """Return names with their colours; those that lines have at their ends are for narrow charts."""
+    kind = ' class="narrow"'
+    shown = "".join(f'<span{kind * narrow}><i class="{look}"></i>{escape(name)}</span>' for name, look, narrow in names)
     return f'<p class="legend">{shown}</p>' if names else ""
 
 
@@ -113,8 +123,10 @@ def reach(values: Sequence[float], rugs: int = 0) -> tuple[float, float]:
 
 
 def _ends_named(lines: Sequence[Line]) -> bool:
+    """Whether lines are few, have short names, and differ in colour: of two with one colour a legend shows the dash."""
     drawn = [line for line in lines if line.points]
-    return len(drawn) <= FEW_LINES and all(len(line.name) <= SHORT_NAME for line in drawn)
+    few = len(drawn) <= FEW_LINES and len({line.colour for line in drawn}) == len(drawn)
+    return few and all(len(line.name) <= SHORT_NAME for line in drawn)
 
 
 def _names_at_ends(lines: Sequence[Line], across: Axis, up: Axis) -> list[str]:
@@ -260,5 +272,5 @@ def heat(
 def svg(inner: str, wide: float, tall: float, kind: str, style: str = "") -> str:
     """Return a drawing of a size, from what is in it."""
     look = f' style="{style}"' if style else ""
-    box = f'viewBox="0 0 {wide:.0f} {tall:.0f}"'
+    box = f'viewBox="0 0 {wide:.0f} {tall:.0f}" preserveAspectRatio="xMinYMin slice"'  # a lower box cuts the right off
     return f'<svg class="{kind}" {box} role="img" xmlns="http://www.w3.org/2000/svg"{look}>{inner}</svg>'
