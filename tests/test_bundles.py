@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cflag import Experiment, load_config, run
+from cflag import Experiment, load_config
 from cflag.conversation import Ask, Cost, Reply, RoundContext
 from cflag.engines import bundles
 from cflag.engines.bundles import Bundle, bundle_size, bundled, in_bundles
@@ -20,7 +20,7 @@ from cflag.engines.engine import Total
 from cflag.engines.local import LocalEngine
 from cflag.errors import DivergedError
 from tests.support.grid import Fleet, local, numbers
-from tests.support.quick import QUICK, without_times
+from tests.support.quick import QUICK, same_with_any_workers
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -122,12 +122,7 @@ def test_one_that_diverged_is_named_before_it_is_in_a_sum() -> None:
     ids=["cflag", "cohort", "icarl", "clocks"],
 )
 def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, settings: dict[str, Any]) -> None:
-    for workers in (1, 2, 3):
-        run("digits", out=tmp_path / str(workers), **{**QUICK, **settings, "workers": workers})
-    alone, *others = (tmp_path / name for name in ("1", "2", "3"))
-    for other in others:
-        assert without_times(alone) == without_times(other)
-        assert (alone / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    same_with_any_workers(tmp_path, **settings)
 
 
 @pytest.mark.usefixtures("pairs")

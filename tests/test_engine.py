@@ -32,7 +32,7 @@ from cflag.results.history import History
 from cflag.server import Server
 from tests.support.crashes import newest_checkpoint
 from tests.support.quadratic import Lab, Row, lose_scratch
-from tests.support.quick import QUICK, without_times
+from tests.support.quick import QUICK, same_with_any_workers, without_times
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -51,12 +51,7 @@ ROWS: list[list[Row]] = [[(1, 0, 0, 1), (0, 1, 0, 2)], [(0, 0, 1, 3)], [(1, 1, 0
     ids=["iag", "adam", "finetune", "batch-norm", "auto"],
 )
 def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, settings: dict[str, Any]) -> None:
-    for workers in (1, 2, 3):
-        run("digits", out=tmp_path / str(workers), **{**QUICK, **settings, "workers": workers})
-    alone, *others = (tmp_path / name for name in ("1", "2", "3"))
-    for other in others:
-        assert without_times(alone) == without_times(other)
-        assert (alone / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    same_with_any_workers(tmp_path, **settings)
 
 
 def test_same_seed_same_numbers_other_seed_other_numbers(tmp_path: Path) -> None:
@@ -290,14 +285,7 @@ def test_a_cohort_gives_the_same_bytes_from_any_number_of_workers(method: str, t
     """Clients move from worker to worker with their memory, as their place in the cohort changes."""
     if method == "counting":
         register("method", "counting")(Counting)
-    settings = {**QUICK, "rounds": 4, "clients": 9, "clients_per_round": 4, "method": method}
-    for workers in (1, 2, 3):
-        run("digits", out=tmp_path / str(workers), **settings, workers=workers)
-    alone, *others = (tmp_path / number for number in ("1", "2", "3"))
-    for other in others:
-        assert without_times(alone) == without_times(other)
-        assert (alone / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
-    lines = without_times(alone)
+    lines = same_with_any_workers(tmp_path, rounds=4, clients=9, clients_per_round=4, method=method)
     assert all(len(line["cohort"]) == 4 == len(line["clients"]["loss"]) for line in lines)
     assert len({tuple(line["cohort"]) for line in lines}) > 4
     if method == "counting":  # whoever serves a client knows how often it was asked before

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cflag import run
+
 QUICK: dict[str, Any] = {"tasks": 2, "rounds": 2, "batch": 64, "width": 8}
 
 
@@ -23,3 +25,11 @@ def same(one: Path, other: Path) -> None:
         result["costs"].pop("peak_mb")
         result["config"].pop("workers")
     assert results[0] == results[1]
+
+
+def same_with_any_workers(folder: Path, **settings: Any) -> list[dict[str, Any]]:
+    """Run with one, two and three workers, which must have everything in common; return the metrics."""
+    for workers in (1, 2, 3):
+        run("digits", out=folder / str(workers), **{**QUICK, **settings, "workers": workers})
+        same(folder / "1", folder / str(workers))
+    return without_times(folder / "1")
