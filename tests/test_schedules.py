@@ -335,7 +335,7 @@ def test_a_stream_passes_by_once(size: int, rounds: int, least: int) -> None:
 @pytest.mark.parametrize("steps", [0, 3])
 def test_online_every_sample_is_in_one_local_step_and_in_order(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = {"source": "custom", "class_order": "natural", "tasks": 2, "clients": 2, "rounds": 3, "steps": steps,
-           "workers": 1, "scenario": "class", "partition": "iid", "method": "finetune", "model": "linear",
+           "workers": 1, "stack": 1, "scenario": "class", "partition": "iid", "method": "finetune", "model": "linear",
            "schedule": {"kind": "online", "least": 4}}  # fmt: skip
     experiment = Experiment(resolve(raw), numbered(per_class=20, classes=4))
     seen: list[list[int]] = []

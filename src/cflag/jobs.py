@@ -23,7 +23,7 @@ from cflag.files import read_json, write_json
 from cflag.launch import carry
 from cflag.loggers.attach import require_loggers
 from cflag.own import Own
-from cflag.process import end_with_parent, forks_can_learn
+from cflag.process import end_with_parent, forks_can_learn, use_one_thread
 from cflag.results.floors import Floors
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
@@ -201,10 +201,8 @@ class _Fork:
 
 def _carry_forked(job: Job, own: Own, words: Connection) -> None:
     """Be the process of a run; handlers of Ctrl-C and SIGTERM came along with the fork."""
-    import torch
-
     end_with_parent()
-    torch.set_num_threads(1)
+    use_one_thread()
     with open(os.devnull, "w") as nowhere:
         for stream in (1, 2):  # the parent's display is there, and tells what matters
             os.dup2(nowhere.fileno(), stream)

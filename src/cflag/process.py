@@ -109,6 +109,15 @@ def forks_can_learn() -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+def use_one_thread() -> None:
+    """Compute on one thread from here on, in torch and in numpy's products: what every process beside others does."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(1)
+    threadpool_limits(1, user_api="blas")
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Compute on one thread: more would change the order of sums, and worker processes use the cores better.
@@ -116,12 +125,13 @@ def one_thread() -> Iterator[None]:
     Afterwards torch's random generator is as it was before.
     """
     import torch
+    from threadpoolctl import threadpool_limits
 
     keep_freed_memory()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng(devices=[]):
+        with threadpool_limits(1, user_api="blas"), torch.random.fork_rng(devices=[]):
             yield
     finally:
         torch.set_num_threads(threads)

@@ -37,8 +37,19 @@ class Heads:
         return [row.nonzero().flatten() for row in rows]
 
     def mask(self, logits: Tensor, tasks: Tensor, seen: tuple[int, ...]) -> Tensor:
-        """Return the logits with closed outputs at minus infinity."""
-        return (self._own if self.by_task else self._closed(seen)).mask(logits, tasks)
+        """Return the logits with closed outputs at minus infinity.
+
+        By adding it: unlike that of filling it in, the gradient of a sum costs nothing.
+        """
+        return self._of(seen).mask(logits, tasks)
+
+    def closes(self, seen: tuple[int, ...]) -> bool:
+        """Whether any output is closed for samples of any task while these are the tasks seen so far."""
+        return self._of(seen).any
+
+    def shift(self, tasks: Tensor, seen: tuple[int, ...]) -> Tensor:
+        """Return what `mask` adds to the logits of samples."""
+        return self._of(seen).shift.index_select(0, tasks)
 
     def readings(self, scores: Tensor, tasks: Tensor, seen: tuple[int, ...]) -> list[Tensor]:
         """Return the scores twice: with a sample's own task known, and not known: all outputs seen so far are open."""
@@ -48,6 +59,9 @@ class Heads:
     def shared(self) -> bool:
         """Whether every task has all outputs."""
         return not self._own.any
+
+    def _of(self, seen: tuple[int, ...]) -> _Closed:
+        return self._own if self.by_task else self._closed(seen)
 
     def _closed(self, seen: tuple[int, ...]) -> _Closed:
         """Return what is closed when these tasks are seen; a sample of a later one has all up to it open, too."""
@@ -67,10 +81,7 @@ class _Closed:
         self.shift = torch.zeros(rows.shape).masked_fill(rows, -torch.inf)
 
     def mask(self, logits: Tensor, tasks: Tensor) -> Tensor:
-        """Return logits with those that a sample's task does not allow at minus infinity.
-
-        By adding it: unlike that of filling it in, the gradient of a sum costs nothing.
-        """
+        """Return logits with those that a sample's task does not allow at minus infinity."""
         if not self.any:  # a model with a loss of its own may then have any number of outputs
             return logits
         return logits + self.shift.to(logits.device).index_select(0, tasks)

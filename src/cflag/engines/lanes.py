@@ -25,7 +25,7 @@ from cflag.engines.bundles import Bundle, Note, note_of, reply_of
 from cflag.engines.host import Host
 from cflag.engines.shelf import Board, Placed, Shelf
 from cflag.errors import CflagError
-from cflag.process import collect_rarely, end_with_parent
+from cflag.process import collect_rarely, end_with_parent, use_one_thread
 
 SMALL = 2**17
 """Bytes up to which a tensor goes through the pipe itself."""
@@ -138,7 +138,7 @@ def _work(host: Host, connection: Connection, parents: Connection, shelf: Shelf)
     collect_rarely()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(1)
+    use_one_thread()
     while True:
         try:
             command, args = connection.recv()

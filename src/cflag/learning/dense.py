@@ -1,7 +1,12 @@
-"""The gradient of a plain MLP by hand.
+"""The gradients of plain MLPs by hand, of one or of several at once.
 
-For small models autograd's bookkeeping costs several times what the gradient itself does. Here are the kernels that
-autograd would call, in the same order, so the numbers are the same to the bit; a test holds it to that.
+For small models autograd's bookkeeping, and calling torch's kernels at all, costs several times what the gradient
+itself does. numpy's calls are short, and its product of stacks of matrices is a loop over plain products: what a net
+gets does not depend on how many are computed with it. The numbers are autograd's up to rounding; a test holds them to
+that, and another one a stack to its nets alone, to the bit.
+
+Inside the nets a sample is a column: weights stand on the left of products, which are faster that way round, and sums
+over outputs go along rows.
 """
 
 from __future__ import annotations
@@ -9,99 +14,64 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import fsum
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-nll_loss_backward = torch.ops.aten.nll_loss_backward.default
-log_softmax_backward = torch.ops.aten._log_softmax_backward_data.default
+Array = NDArray[Any]
+Slopes = Callable[[Array], tuple[list[float], Array]]
+"""The mean losses of several nets' outputs, (nets, outputs, n), and their slopes at them."""
+Nets = list[tuple[Array, Array]]
+"""Several nets: the weights (nets, outputs, inputs) and biases (nets, outputs, 1) of each layer."""
+ALIGNED = 16
+"""Vectors begin at multiples of so many numbers, as tensors do: some of torch's sums go by where they are."""
 relu_backward = torch.ops.aten.threshold_backward.default
 
-Slope = Callable[[Tensor], tuple[float, Tensor]]
-"""The mean loss of outputs, and its slope at them."""
-Slopes = Callable[[Tensor], tuple[list[float], Tensor]]
-"""The same for the outputs of several nets, (nets, n, outputs)."""
-Stacked = list[tuple[Tensor, Tensor]]
-"""Several nets: the weights (nets, outputs, inputs) and biases (nets, 1, outputs) of each layer."""
-SMALLEST = 400
-"""Multiplications in a matrix product below which torch's batched one sums in another order than its plain one."""
-LARGE = 2**14
-"""Numbers of a layer from which on a copy of its gradient costs more than the call that saves it."""
-ALIGNED = 16
-"""What kernels read begins at multiples of so many numbers, as a tensor of its own does: some sum by where it is."""
+
+def aligned_rows(count: int, numbers: int, dtype: torch.dtype) -> Tensor:
+    """Return rows for so many vectors, each beginning where a vector of its own might."""
+    return torch.empty(count, -(-numbers // ALIGNED) * ALIGNED, dtype=dtype).narrow(1, 0, numbers)
 
 
-def cross_entropy_slope(masked: Tensor, labels: Tensor) -> tuple[float, Tensor]:
-    """Return the mean cross entropy of masked outputs, and its slope at them."""
-    log_p = masked.log_softmax(1)
-    return _mean_losses(log_p, labels, 1)[0], _slopes(log_p, labels, len(labels))
+def cross_entropy_slopes(masked: Array, labels: Array) -> tuple[list[float], Array]:
+    """Return the mean cross entropies of several nets' masked outputs, (nets, outputs, n), and their slopes.
 
-
-def cross_entropy_slopes(masked: Tensor, labels: Sequence[Tensor]) -> tuple[list[float], Tensor]:
-    """Return the mean cross entropies of several nets' masked outputs, (nets, n, outputs), and their slopes."""
-    log_p, all_labels = masked.log_softmax(2).flatten(0, 1), torch.cat(list(labels))
-    return _mean_losses(log_p, all_labels, len(labels)), _slopes(log_p, all_labels, masked.shape[1]).view(masked.shape)
-
-
-def _mean_losses(log_p: Tensor, labels: Tensor, nets: int) -> list[float]:
-    """Return each net's mean loss: an exact sum, rounded once, so that no order of adding shows in it."""
-    losses = log_p.gather(1, labels.unsqueeze(1)).flatten().tolist()
-    count = len(losses) // nets
-    return [-fsum(losses[start : start + count]) / count for start in range(0, len(losses), count)]
-
-
-def _slopes(log_p: Tensor, labels: Tensor, count: int) -> Tensor:
-    """Return the slopes of mean losses over `count` samples each, at the outputs."""
-    one, total = _one_and_total(count, log_p.dtype, log_p.device)
-    delta = nll_loss_backward(one, log_p, labels, None, 1, -100, total)
-    slopes: Tensor = log_softmax_backward(delta, log_p, 1, log_p.dtype)
-    return slopes
+    A mean loss is an exact sum, rounded once, so that no order of adding shows in it.
+    """
+    nets, _, n = masked.shape
+    shifted = masked - np.maximum.reduce(masked, 1, keepdims=True)
+    own = _tops(*masked.shape) + labels.reshape(nets, n) * n
+    reached = shifted.reshape(-1)[own]
+    slopes = np.exp(shifted)
+    totals = np.add.reduce(slopes, 1)
+    losses = (np.log(totals) - reached).tolist()
+    slopes *= np.divide(1 / n, totals)[:, None]
+    slopes.reshape(-1)[own] -= 1 / n
+    return [fsum(each) / n for each in losses], slopes
 
 
 @cache
-def _one_and_total(count: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return what a mean loss is one of, and the weight that it is divided by, as the kernel wants them."""
-    return torch.ones((), dtype=dtype, device=device), torch.tensor(float(count), dtype=dtype, device=device)
+def _tops(nets: int, outputs: int, n: int) -> Array:
+    """Return where, in all numbers of several matrices, each of their columns begins."""
+    return np.arange(nets)[:, None] * (outputs * n) + np.arange(n)
 
 
-def side_by_side(joined: Tensor, count: int) -> Tensor:
-    """Return `count` mini-batches, joined in one tensor, apart: each begins where a tensor of its own might."""
-    apart = joined.view(count, -1, *joined.shape[1:])
-    size = apart[0].numel()
-    if size % ALIGNED == 0:
-        return apart
-    rows = aligned_rows(count, apart[0])[:, :size]
-    rows.copy_(apart.flatten(1))
-    return rows.view(apart.shape)
-
-
-def _square(outputs: Tensor) -> tuple[float, Tensor]:
-    """Return a loss, and its slope, that sees every output: half the sum of squares."""
-    return outputs.square().sum().item() / 2, outputs
-
-
-def _squares(outputs: Tensor) -> tuple[list[float], Tensor]:
-    return [_square(own)[0] for own in outputs], outputs
-
-
-def aligned_rows(count: int, like: Tensor) -> Tensor:
-    """Return so many rows for a vector each, beginning where a vector of its own might; they may be longer than it."""
-    return like.new_empty(count, _pitch(like.numel()))
-
-
-def _pitch(numbers: int) -> int:
-    """Return how far apart vectors of so many numbers begin."""
-    return -(-numbers // ALIGNED) * ALIGNED
+def _squares(outputs: Array) -> tuple[list[float], Array]:
+    """Return losses, and their slopes, that see every output: half the sums of squares."""
+    return [fsum((own**2).ravel().tolist()) / 2 for own in outputs], outputs
 
 
 class DenseNet:
-    """Linear layers with ReLU between them, and the loss of what comes out."""
+    """The shape of a model of linear layers with ReLU between them; parameters are rows, flat in the model's order."""
 
-    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
         # Detached, so that no kernel looks for a graph; they still share the memory of the model's parameters.
-        self.layers = [(weight.detach(), bias.detach()) for weight, bias in layers]
-        self.shapes = [tuple(weight.shape) for weight, _ in self.layers]
+        self.layers = [(layer.weight.detach(), layer.bias.detach()) for layer in layers]
+        self.shapes = [(layer.out_features, layer.in_features) for layer in layers]
         self.count = sum(p.numel() for layer in self.layers for p in layer)
 
     @classmethod
@@ -115,71 +85,56 @@ class DenseNet:
         parameters = [p for layer in layers for p in (layer.weight, layer.bias)]
         plain = len(layers) + len(others) == len(modules) == 2 * len(layers) - 1
         trained = len({id(p) for p in parameters if p is not None and p.requires_grad}) == 2 * len(layers)
-        return cls([(layer.weight, layer.bias) for layer in layers]) if plain and trained else None
+        if not (plain and trained):
+            return None
+        known = all(p.device.type == "cpu" and p.dtype in (torch.float32, torch.float64) for p in parameters)
+        return cls(layers) if known else None
 
-    def value_and_grad(self, x: Tensor, slope: Slope) -> tuple[float, Tensor]:
-        """Return the mean loss and its gradient, flat in the model's order."""
-        outputs, inputs = self.outputs(x if x.data_ptr() % (4 * ALIGNED) == 0 else x.clone())
-        value, delta = slope(outputs)
-        grads, end = self.layers[0][0].new_empty(self.count), self.count
-        for k in range(len(self.layers) - 1, -1, -1):
-            weight, bias = self.layers[k]
-            middle = end - bias.numel()
-            start = middle - weight.numel()
-            grads[middle:end] = delta.sum(0)
-            own = grads[start:middle].view(weight.shape)
-            if start % ALIGNED == 0 and weight.numel() >= LARGE:
-                torch.mm(delta.t(), inputs[k], out=own)  # a copy would take as long as a step
-            else:
-                own.copy_(delta.t().mm(inputs[k]))
-            if k:
-                delta = relu_backward(delta.mm(weight), inputs[k], 0)
-            end = start
-        return value, grads
+    def nets(self, rows: Array) -> Nets:
+        """Return the nets whose parameters are rows, in the rows' memory."""
+        found, count, start = [], len(rows), 0
+        for outputs, inputs in self.shapes:
+            middle = start + outputs * inputs
+            end = middle + outputs
+            found.append((rows[:, start:middle].reshape(count, outputs, inputs), rows[:, middle:end, None]))
+            start = end
+        return found
+
+    def values_and_grads(self, nets: Nets, x: Array, slopes: Slopes) -> tuple[list[float], Tensor]:
+        """Return the mean losses and their gradients, a row each, of several nets on (nets, n, ...) samples."""
+        with np.errstate(all="ignore"):  # a model that runs away is found out by its numbers
+            inputs = [x.reshape(*x.shape[:2], -1).transpose(0, 2, 1)]
+            for weight, bias in nets:
+                outputs = np.matmul(weight, inputs[-1])
+                outputs += bias
+                inputs.append(np.maximum(outputs, 0, out=outputs) if len(inputs) < len(nets) else outputs)
+            values, delta = slopes(inputs.pop())
+            grads = aligned_rows(len(x), self.count, self.layers[0][0].dtype)
+            parts = self.nets(grads.numpy())
+            for k in range(len(nets) - 1, -1, -1):
+                weight, bias = parts[k]
+                np.matmul(delta, inputs[k].transpose(0, 2, 1), out=weight)
+                np.add.reduce(delta, 2, out=bias, keepdims=True)
+                if k:
+                    delta = np.matmul(nets[k][0].transpose(0, 2, 1), delta)
+                    delta *= inputs[k] > 0
+        return values, grads
 
     def stacks(self, samples: int, nets: int = 16) -> bool:
         """Say whether mini-batches of this size have the same gradients, to the bit, together and alone.
 
-        Tried on random nets, as it depends on how a machine's kernels sum, and that on where in memory they read: with
-        16 nets every place is tried. Small products, for which torch has another kernel, may agree by chance.
+        Tried on random nets, as it depends on a machine's kernels, which may sum by where in memory they read: with 16
+        nets every place is tried.
         """
-        if samples * min(weight.numel() for weight, _ in self.layers) < SMALLEST:
-            return False
-        draw, like = torch.Generator().manual_seed(0), self.layers[0][0]
-        rows = aligned_rows(nets, like.new_empty(self.count))[:, : self.count]
-        rows.copy_(torch.randn(rows.shape, generator=draw) * 0.2)
-        x = torch.randn(nets, samples, like.shape[1], generator=draw).to(rows)
-        values, grads = self.values_and_grads(self.stacked(rows), side_by_side(x.flatten(0, 1), nets), _squares)
-        same = True
-        for k, layers in enumerate(zip(*(zip(w, b[:, 0], strict=True) for w, b in self.stacked(rows)), strict=True)):
-            value, grad = DenseNet(layers).value_and_grad(x[k], _square)
-            same = same and value == values[k] and torch.equal(grad, grads[k])
-        return same
-
-    def values_and_grads(self, nets: Stacked, x: Tensor, slope: Slopes) -> tuple[list[float], Tensor]:
-        """Return the losses and gradients, a row each, of several nets on (nets, n, ...) samples."""
-        inputs = [x if x.dim() == 3 else x.flatten(2)]
-        for weight, bias in nets[:-1]:
-            inputs.append(torch.baddbmm(bias, inputs[-1], weight.transpose(1, 2)).relu_())
-        weight, bias = nets[-1]
-        values, delta = slope(torch.baddbmm(bias, inputs[-1], weight.transpose(1, 2)))
-        grads = x.new_empty(x.shape[0], _pitch(self.count))
-        for k, (weight, bias) in zip(range(len(nets) - 1, -1, -1), reversed(self.stacked(grads)), strict=True):
-            weight.copy_(delta.transpose(1, 2).bmm(inputs[k]))  # bmm into rows apart from each other is slower
-            torch.sum(delta, 1, keepdim=True, out=bias)
-            if k:
-                delta = relu_backward(delta.bmm(nets[k][0]), inputs[k], 0)
-        return values, grads[:, : self.count]
-
-    def stacked(self, rows: Tensor) -> Stacked:
-        """Return the nets whose parameters are rows, in the rows' memory."""
-        found, nets, pitch, start = [], rows.shape[0], rows.stride(0), rows.storage_offset()
-        for outputs, inputs in self.shapes:
-            end = start + outputs * inputs
-            found.append((rows.as_strided((nets, outputs, inputs), (pitch, inputs, 1), start),
-                          rows.as_strided((nets, 1, outputs), (pitch, outputs, 1), end)))  # fmt: skip
-            start = end + outputs
-        return found
+        draw = np.random.default_rng(0)
+        rows = draw.normal(size=(nets, self.count)).astype(self.layers[0][0].numpy().dtype) / 5
+        x = draw.normal(size=(nets, samples, self.shapes[0][1])).astype(rows.dtype)
+        values, grads = self.values_and_grads(self.nets(rows), x, _squares)
+        for k in range(nets):
+            (value,), grad = self.values_and_grads(self.nets(rows[k : k + 1].copy()), x[k : k + 1].copy(), _squares)
+            if value != values[k] or not torch.equal(grad[0], grads[k]):
+                return False
+        return True
 
     def outputs(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the outputs, and what each layer takes in."""

@@ -17,7 +17,7 @@ from cflag.augmentations.base import Augment
 from cflag.data.heads import Heads
 from cflag.data.samples import Samples
 from cflag.errors import UserError
-from cflag.learning.dense import DenseNet, Stacked, cross_entropy_slope, cross_entropy_slopes, side_by_side
+from cflag.learning.dense import Array, DenseNet, Nets, cross_entropy_slopes
 from cflag.learning.own_loss import own_loss
 from cflag.models.trainable import HEAD, Joined, set_training
 from cflag.problems.base import Problem
@@ -51,6 +51,11 @@ def _cat(tensors: Sequence[Tensor], channels_last: bool) -> Tensor:
     if channels_last:
         tensors = [t.permute(0, 2, 3, 1) if t.dim() == 4 else t for t in tensors]
     return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Join tensors along their first axis; one stays as it is."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
 def _slices(model: nn.Module) -> dict[str, slice]:
@@ -121,6 +126,7 @@ class Learner:
         # Batch-norm statistics: averaged like parameters, but no gradient and no inner product sees them.
         self.buffers = _flatten(buffers, device, channels_last)
         self._dense = DenseNet.of(model) if loss is None else None
+        self._net = self.nets(self.params.unsqueeze(0)) if self._dense else []
         self._by_hand = type(self.problem).loss is Classes.loss
         self.batch_norm = any(isinstance(module, _BatchNorm) and module.training for module in model.modules())
         """Whether the model cannot learn from a sample alone."""
@@ -172,7 +178,7 @@ class Learner:
         """Return the mean loss (or another one) on samples and its gradient as a new flat vector."""
         here = samples.to(self.device)
         if self._dense is not None and loss is None:
-            return self._dense.value_and_grad(self._input(here.x), lambda outputs: self._slope(outputs, here))
+            return self.values_and_grads(self._net, [here], [self.closed])[0]
         self._training(True)
         try:
             outputs = self.model(self._input(here.x))
@@ -190,37 +196,43 @@ class Learner:
         """Say whether gradients of several clients can be computed together; with the same bits for so many samples."""
         return self._dense is not None and (samples is None or self._dense.stacks(samples))
 
-    def stacked(self, rows: Tensor) -> Stacked:
+    def nets(self, rows: Tensor) -> Nets:
         """Return rows of parameters, one client's each, as `values_and_grads` takes them; they stay where they are."""
         assert self._dense is not None
-        return self._dense.stacked(rows)
+        return self._dense.nets(rows.numpy())
 
     def values_and_grads(
-        self, nets: Stacked, samples: Sequence[Samples], closed: Sequence[Tensor | None]
+        self, nets: Nets, samples: Sequence[Samples], closed: Sequence[Tensor | None]
     ) -> list[tuple[float, Tensor]]:
         """Return what `value_and_grad` does for several clients: their parameters, mini-batches and closed outputs."""
         assert self._dense is not None
-        here = [batch.to(self.device) for batch in samples]
-        x = side_by_side(self._input(torch.cat([batch.x for batch in here])), len(here))
-        values, grads = self._dense.values_and_grads(nets, x, lambda out: self._stacked_slopes(out, here, closed))
+        x = self._input(_joined([batch.x for batch in samples])).numpy()
+        values, grads = self._dense.values_and_grads(
+            nets, x.reshape(len(samples), -1, *x.shape[1:]), lambda outputs: self._slopes_at(outputs, samples, closed)
+        )
         return list(zip(values, grads.unbind(0), strict=True))
 
-    def _stacked_slopes(
-        self, outputs: Tensor, here: Sequence[Samples], closed: Sequence[Tensor | None]
-    ) -> tuple[list[float], Tensor]:
-        """Return the mean losses of several clients' outputs, and their slopes."""
-        if not self._by_hand:
-            slopes = []
-            for own, batch, shut in zip(outputs.unbind(0), here, closed, strict=True):
-                self.closed = shut
-                slopes.append(self._slope(own, batch))
-            return [value for value, _ in slopes], torch.stack([slope for _, slope in slopes])
-        tasks = torch.cat([batch.task for batch in here])
-        masked = self.heads.mask(outputs.flatten(0, 1), tasks, self.seen).view_as(outputs)
-        if any(shut is not None for shut in closed):
-            nothing = torch.zeros_like(outputs[0, 0])
-            masked = masked + torch.stack([nothing if shut is None else shut for shut in closed]).unsqueeze(1)
-        return cross_entropy_slopes(masked, [batch.y for batch in here])
+    def _slopes_at(
+        self, outputs: Array, samples: Sequence[Samples], closed: Sequence[Tensor | None]
+    ) -> tuple[list[float], Array]:
+        """Return the mean losses of several clients' outputs, (clients, outputs, n), and their slopes."""
+        if self._by_hand:
+            self._mask(outputs, samples, closed)
+            return cross_entropy_slopes(outputs, _joined([batch.y for batch in samples]).numpy())
+        slopes = []
+        for own, batch, shut in zip(torch.from_numpy(outputs).mT, samples, closed, strict=True):
+            self.closed = shut
+            slopes.append(self._slope(own.contiguous(), batch))
+        return [value for value, _ in slopes], torch.stack([slope for _, slope in slopes]).mT.contiguous().numpy()
+
+    def _mask(self, outputs: Array, samples: Sequence[Samples], closed: Sequence[Tensor | None]) -> None:
+        """Put closed ones of several clients' outputs at minus infinity: what `masked` does, in place."""
+        if self.heads.closes(self.seen):
+            shift = self.heads.shift(_joined([batch.task for batch in samples]), self.seen).numpy()
+            outputs += shift.reshape(len(samples), -1, outputs.shape[1]).transpose(0, 2, 1)
+        for own, shut in zip(outputs, closed, strict=True):
+            if shut is not None:
+                own += shut.numpy()[:, None]
 
     def sample_gradients(self, samples: Samples, loss: Loss | None = None) -> Iterator[Tensor]:
         """Yield the samples' own gradients of the loss, one per row, as many at once as fit into memory.
@@ -261,10 +273,8 @@ class Learner:
         return total
 
     def _slope(self, outputs: Tensor, here: Samples) -> tuple[float, Tensor]:
-        """Return the mean loss of outputs and its slope at them; of cross entropy without autograd's bookkeeping."""
-        if self._by_hand:
-            return cross_entropy_slope(self.masked(outputs, here.task), here.y)
-        free = outputs.requires_grad_()
+        """Return the mean loss of outputs and its slope at them."""
+        free = outputs.detach().requires_grad_()
         value = self.loss(free, here)
         return value.item(), torch.autograd.grad(value, free)[0]
 

@@ -22,7 +22,7 @@ from greenlet import getcurrent, greenlet
 from torch import Tensor
 
 from cflag.data.samples import Samples
-from cflag.learning.dense import Stacked, aligned_rows
+from cflag.learning.dense import Nets, aligned_rows
 
 if TYPE_CHECKING:
     from cflag.learning.learner import Learner, Loss
@@ -113,15 +113,15 @@ class Stack:
         self._width = learner.params.numel()
         fitting = NUMBERS // self._width if learner.stacks() else 1
         self.size = min(size, fitting) if fitting >= LEAST else 1
-        self._rows = aligned_rows(self.size if self.size > 1 else 0, learner.params)
-        self._in_a_row: dict[tuple[int, int], Stacked] = {}
+        self._rows = aligned_rows(self.size if self.size > 1 else 0, self._width, learner.params.dtype)
+        self._in_a_row: dict[tuple[int, int], Nets] = {}
         """Nets of seats in a row, which lie in the same memory every time: the first seat, and how many there are."""
         self._good: dict[tuple[int, ...], bool] = {}
         """Which shapes of mini-batches have the same gradients to the bit in a stack and by themselves."""
 
     def seats(self, count: int, params: Tensor) -> list[Seat]:
         """Return places for so many clients, all at the global model."""
-        rows = self._rows[:count, : self._width]
+        rows = self._rows[:count]
         rows.copy_(params)
         self._taken = [Seat(self._learner, row) for row in rows]
         return self._taken
@@ -154,13 +154,13 @@ class Stack:
         gradients = self._learner.values_and_grads(self._nets(seats), list(group.values()), closed)
         return dict(zip(seats, gradients, strict=True))
 
-    def _nets(self, seats: tuple[int, ...]) -> Stacked:
+    def _nets(self, seats: tuple[int, ...]) -> Nets:
         """Return the parameters at some seats as the nets of a stack: copies, where the seats are not all in a row."""
         first, count = seats[0], len(seats)
         if seats[-1] - first + 1 > count:
-            return self._learner.stacked(self._rows.index_select(0, torch.tensor(seats)))
+            return self._learner.nets(self._rows.index_select(0, torch.tensor(seats)))
         if (first, count) not in self._in_a_row:
-            self._in_a_row[first, count] = self._learner.stacked(self._rows[first : first + count])
+            self._in_a_row[first, count] = self._learner.nets(self._rows[first : first + count])
         return self._in_a_row[first, count]
 
     def _same_bits(self, shape: tuple[int, ...]) -> bool:

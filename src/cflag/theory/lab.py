@@ -10,10 +10,8 @@ from math import isfinite, log, sqrt
 from multiprocessing import get_context
 from typing import Any
 
-import torch
-
 from cflag.errors import UserError
-from cflag.process import cores, end_with_parent, one_thread
+from cflag.process import cores, end_with_parent, one_thread, use_one_thread
 from cflag.theory.balanced import balanced_plans, class_shares, follow_balanced
 from cflag.theory.checks import Check
 from cflag.theory.convergence import rate_bound
@@ -251,4 +249,4 @@ def _investigated(work: tuple[str, int, int, Sequence[int]]) -> bytes:
 def _begin_worker() -> None:
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    torch.set_num_threads(1)  # a forked process must not use the parent's thread pool
+    use_one_thread()  # a forked process must not use the parent's thread pool

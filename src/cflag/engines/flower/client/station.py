@@ -9,7 +9,6 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 import cflag
@@ -24,6 +23,7 @@ from cflag.files import sweep
 from cflag.memory.gate import at_work
 from cflag.models.reference import is_reference
 from cflag.privacy.noise import digest
+from cflag.process import use_one_thread
 
 
 class Station:
@@ -138,7 +138,7 @@ class Stations:
         if states.config is None:
             raise CflagError(f"experiment {name} is unknown to client {number}: its state folder has nothing of it")
         if name != self.name:
-            torch.set_num_threads(1)
+            use_one_thread()
             raw = load_text(states.config, states.folder / "config.toml")
             # The server decides the experiment; this machine decides where its data are, what computes, and which code
             # of its own it runs: a server must not be able to name a file that a client then executes.
