@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,35 @@ class Fails(Method):
 def test_an_error_in_a_stack_reaches_the_user() -> None:
     with pytest.raises(UserError, match="client 2 has enough"):
         run("digits", method=Fails, **QUICK)
+
+
+def test_a_stack_is_used_again_by_fewer_by_another_thread_and_after_a_failure() -> None:
+    learner = learner_of((6,), 4)
+    stack, start = Stack(learner, 5), learner.params.clone()
+    batches = [drawn(8, 6, 4) for _ in range(5)]
+    alone = [learner.value_and_grad(batch)[1] for batch in batches]
+
+    def job(seat: Seat, batch: Samples, fails: bool) -> Tensor:
+        gradient = seat.value_and_grad(batch, None)[1]
+        if fails:
+            raise ValueError("enough")
+        return gradient
+
+    def together(count: int, failing: int = -1) -> bool:
+        seats = stack.seats(count, start)
+        jobs = [partial(job, *pair, k == failing) for k, pair in enumerate(zip(seats, batches, strict=False))]
+        return all(map(torch.equal, stack.run(jobs), alone))
+
+    assert together(5)
+    assert together(3)
+    assert together(5)
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(together, 5).result()
+    assert together(5)
+    for failing in (0, 2):  # the first, while all others still wait for what they asked for; one in the middle
+        with pytest.raises(ValueError, match="enough"):
+            together(5, failing)
+        assert together(5)
 
 
 def test_a_large_net_and_one_that_is_not_dense_are_not_stacked() -> None:

@@ -121,7 +121,8 @@ class Estimator(ABC, Generic[Start]):
     def recall(self) -> Tensor:
         """Return g_i in a later question of the same round, ready for the path."""
         self.start = self.components.client.recall("start", self.at_start)
-        return self.components.mean(self.start)
+        self.own = self.components.mean(self.start)
+        return self.own
 
 
 class Delayed(Estimator["GradientTable"]):
@@ -132,8 +133,8 @@ class Delayed(Estimator["GradientTable"]):
         return self.components.table()
 
     def path(self) -> Iterator[Tensor]:
-        """At k = 0 every component stands at x_t; each later step visits one. The table is used up on the way."""
-        v, table = self.components.mean(self.start), self.start
+        """At k = 0 every component stands at x_t; each later step visits one. What was recalled is used up."""
+        v, table = self.own, self.start
         yield v
         for j in self.components.visits():
             change = table.replace(j, self.components.gradient(j))

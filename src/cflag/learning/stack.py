@@ -15,6 +15,7 @@ comes up, stacked and looped gradients are compared bit for bit, and where they 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
@@ -118,6 +119,8 @@ class Stack:
         """Nets of seats in a row, which lie in the same memory every time: the first seat, and how many there are."""
         self._good: dict[tuple[int, ...], bool] = {}
         """Which shapes of mini-batches have the same gradients to the bit in a stack and by themselves."""
+        self._idle: list[greenlet] = []
+        """Greenlets without a job: the system takes longer to give a new one memory than a client for a gradient."""
 
     def seats(self, count: int, params: Tensor) -> list[Seat]:
         """Return places for so many clients, all at the global model."""
@@ -128,22 +131,30 @@ class Stack:
 
     def run(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
         """Carry out one job at each seat, all side by side; return what they return."""
-        coroutines = [greenlet(_started(job)) for job in jobs]
+        runners, self._idle = self._runners(len(jobs)), []  # after a failure they are in the middle of something
         results: dict[int, T] = {}
         waiting: dict[tuple[int, ...], dict[int, Samples]] = {}
-        grad, sent = torch.is_grad_enabled(), dict.fromkeys(range(len(jobs)))
+        grad = torch.is_grad_enabled()
+        sent: Mapping[int, Any] = dict(enumerate(jobs))
         while sent:
             for k, value in sent.items():
-                got = coroutines[k].switch(value)
+                got = runners[k].switch(value)
                 _set_grad(grad)  # one that waits within `no_grad` must not take it away from others
-                if coroutines[k].dead:
-                    results[k] = got
+                if isinstance(got, _Done):
+                    results[k] = got.result
                 else:
                     waiting.setdefault(tuple(got.x.shape), {})[k] = got
             # The largest group goes on; the others may have grown by then.
             shape = max(waiting, key=lambda shape: len(waiting[shape]), default=())
             sent = self._gradients(shape, dict(sorted(waiting.pop(shape, {}).items())))
+        self._idle = runners
         return [results[k] for k in range(len(jobs))]
+
+    def _runners(self, count: int) -> list[greenlet]:
+        """Return so many greenlets, or more, that switch back here; those of another thread cannot."""
+        here = getcurrent()
+        idle = [runner for runner in self._idle if runner.parent is here]
+        return idle + [greenlet(_carry_out) for _ in range(count - len(idle))]
 
     def _gradients(self, shape: tuple[int, ...], group: Mapping[int, Samples]) -> dict[int, Any]:
         """Return the gradients of clients on mini-batches of one shape: stacked, where that changes no bit."""
@@ -180,6 +191,16 @@ def _set_grad(enabled: bool) -> None:
         torch.set_grad_enabled(enabled)
 
 
-def _started(job: Callable[[], T]) -> Callable[[None], T]:
-    """Return a job as a greenlet starts it: with what is sent first, which is nothing."""
-    return lambda _: job()
+@dataclass(frozen=True)
+class _Done:
+    """What a job came to."""
+
+    result: Any
+
+
+def _carry_out(job: Callable[[], Any]) -> None:
+    """Carry out one job after the other: what a greenlet does for as long as it lives."""
+    hub = getcurrent().parent
+    assert hub is not None
+    while True:
+        job = hub.switch(_Done(job()))

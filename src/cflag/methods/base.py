@@ -174,7 +174,7 @@ class FedAvg(Method):
         """E steps along `direction` from the global model."""
         x, lr, optimizer = client.params, self.settings.lr, make_optimizer(self.local.optimizer)
         for batch in islice(self.batches(client), steps):
-            x.sub_(optimizer(self.direction(client, batch, **sent)), alpha=lr)  # one pass over x
+            x -= lr * optimizer(self.direction(client, batch, **sent))
         return {"delta": client.start - x, "buffers": client.buffers}
 
     def batches(self, client: Client) -> Iterator[Samples]:
