@@ -74,10 +74,8 @@ class CFlag(Method):
         """One round of Algorithm 1."""
         steps, rates = self.steps(server), self.rates(server)
         mean = yield Ask(self.gradients)  # lines 2-3
-        g, m = (
-            mean.get("g"),
-            self.memory_gradient((yield Ask(self.memories).of_past()) if server.moment.mixed else mean),
-        )
+        past = (yield Ask(self.memories).of_past()) if server.moment.mixed else mean
+        g, m = mean.get("g"), self.memory_gradient(past)
         mean = yield Ask(self.local_steps, g=g, m=m, steps=steps, **rates)  # lines 4-11
         server.params -= mean.delta  # line 12
         server.buffers = mean.buffers
