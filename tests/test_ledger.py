@@ -343,6 +343,14 @@ def test_runs_on_a_part_of_the_images_say_so(tmp_path: Path) -> None:
     assert "Scale `small`: on 6,000 of the data set's 100,000 training images." in text
 
 
+def test_a_panel_that_was_not_run_has_no_table(tmp_path: Path) -> None:
+    run = entry("cifar10-iid", "cflag-paper", (60.0, 1.0), after_tasks=[[90.0, 60.0]])
+    unrun = replace(entry("cifar10-noniid", "cflag-paper", (0.0, None)), seeds=[], accuracy=None, forgetting=None)
+    page = make_ledger(kept(tmp_path, summary("figure-class-tasks", run, unrun, scale="small")))
+    assert "**cifar10-iid**" in page
+    assert "cifar10-noniid" not in page
+
+
 def test_failures_are_told(tmp_path: Path) -> None:
     text = make_ledger(kept(tmp_path, replace(summary("table-iid", *table()), failed=["cifar10_ewc_1: diverged"])))
     assert "  - failed: cifar10_ewc_1: diverged" in text

@@ -76,9 +76,11 @@ def _about_cflag(rows: Sequence[Row]) -> str:
 
 
 def _group(campaign: Campaign, rows: Sequence[Row], scales: Sequence[str]) -> str:
-    """Return the table of one data set: one row per variant, columns for the paper and for each scale."""
+    """Return the table of one data set: one row per variant, columns for the paper and each scale; else nothing."""
     columns = [(head, [text(row) for row in rows]) for head, text in _columns(campaign, rows, scales)]
     columns = [(head, cells) for head, cells in columns if set(cells) != {NONE}]
+    if not columns:
+        return ""
     lines = [[_label(row), *(cells[k] for _, cells in columns)] for k, row in enumerate(rows)]
     table = markdown_table(["", *(head for head, _ in columns)], lines)
     slips = "".join(
@@ -118,7 +120,7 @@ def _columns(campaign: Campaign, rows: Sequence[Row], scales: Sequence[str]) -> 
     for s in scales:
         columns.append((f"k gradients, {marked(s)}", _at(s, lambda e: _number(e.gradients))))
         columns.append((f"MB, {marked(s)}", _at(s, lambda e: _number(e.megabytes))))
-        columns.append((f"seeds, {marked(s)}", _at(s, lambda e: str(len(e.seeds)))))
+        columns.append((f"seeds, {marked(s)}", _at(s, lambda e: str(len(e.seeds) or NONE))))
     return columns
 
 
