@@ -168,10 +168,10 @@ def test_runs_of_several_benchmarks_get_a_part_each_and_one_table(runs: Path, tm
 def test_the_band_reaches_from_the_worst_seed_to_the_best(tmp_path: Path) -> None:
     results = [run("digits", out=tmp_path / str(seed), method="finetune", seed=seed, **QUICK) for seed in (1, 2)]
     page = make_page(results, "x")
-    (points,) = re.findall(r'<polygon class="band f0" points="([^"]+)"', page)
+    (points,) = re.findall(r'<polygon class="band f1" points="([^"]+)"', page)
     ys = [float(pair.split(",")[1]) for pair in points.split()]
     ends = sorted(100 * r.average_accuracy for r in results)
-    middle = re.findall(r'<circle class="f0" r="3" cx="[^"]+" cy="([^"]+)"', page)
+    middle = re.findall(r'<circle class="f1" r="3" cx="[^"]+" cy="([^"]+)"', page)
     assert len(ys) == 4, "two tasks there and back"
     assert ys[1] >= float(middle[1]) >= ys[2], "pixels count downwards"
     assert (ys[1] > ys[2]) == (ends[1] > ends[0])

@@ -61,7 +61,7 @@ def test_the_page_shows_how_far_a_run_is_and_follows_it(folder: RunFolder, port:
     assert '<meta http-equiv="refresh"' in page
     assert "accuracy so far (%)" in page
     assert ">round so far, 6 are planned<" in page
-    assert re.findall(r'<polyline class="c0" points="([\d.]+),[\d.]+ ([\d.]+),[\d.]+"', page) == [("60.0", "626.0")]
+    assert re.findall(r'<polyline class="c1" points="([\d.]+),[\d.]+ ([\d.]+),[\d.]+"', page) == [("60.0", "626.0")]
     with open(folder.metrics, "a") as file:
         file.write(line(3, 0.75)[20:])
     page = get(port, "/")[1]
@@ -129,6 +129,6 @@ def test_seeds_of_a_method_can_be_told_apart_and_tasks_begin_where_they_do(folde
         shutil.copytree(folder.path, root / name)
     folder.metrics.write_text("".join(line(t, 0.5) for t in range(1, 5)))
     page = live_page(root)
-    assert page.count('<polyline class="c0 dash"') == 2
-    assert page.count('<i class="b0 dash"></i>') == 2
+    assert page.count('<polyline class="c1 dash"') == 2
+    assert page.count('<i class="b1 dash"></i>') == 2
     assert re.findall(r'<text class="small"[^>]*>([^<]*)', page) == ["task 2"]

@@ -18,6 +18,7 @@ from cflag.problems.score import Score, common
 from cflag.report.page import document, find_results, make_page
 from cflag.report.parts import COLOURS, Colours, figure, on_axis, sortable
 from cflag.report.svg import Line, curves
+from cflag.results.colours import numbers
 from cflag.results.folder import RunFolder, runs_in
 from cflag.results.metrics import read_line, task_starts
 
@@ -80,7 +81,7 @@ def live_page(root: Path) -> str:
     ended = sum(run.state == "finished" for run in runs)
     done, total = sum(len(run.records) for run in runs), sum(run.total for run in runs)
     score = common([run.score for run in runs])
-    colours = {method: k for k, method in enumerate(dict.fromkeys(run.config.method for run in runs))}
+    colours = numbers(run.config.method for run in runs)
     heads = ["run", "method", "seed", "state", "rounds", "done", f"{score.label} {score.unit}".strip()]
     report = '<p><a href="/report">The report of the finished runs</a></p>' if ended else ""
     body = (
