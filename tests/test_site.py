@@ -113,7 +113,7 @@ def test_what_a_page_says_can_be_done(
         if kind == "bash":
             for line in lines(text):
                 words = shlex.split(line, comments=True)
-                if words[1] != "deploy":  # a fleet of its own is tested elsewhere: tests/test_deployment.py
+                if words[1] != "deploy":  # a real fleet does it: tests/test_fleets_of_pages.py
                     assert words[0] == "cflag"
                     assert cli.main(words[1:]) == 0, line
         else:
