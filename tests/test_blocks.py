@@ -31,7 +31,7 @@ ELSEWHERE = {
     "docs/problems.md": ("test_problems_page.py", "bash python"),
     "docs/start.md": ("test_site.py", "bash text"),
     "docs/tune.md": ("test_own.py", "python"),
-    "docs/tutorial.md": ("test_site.py", "bash python"),
+    "docs/tutorial.md": ("test_site.py", "bash python text"),
     "docs/use-the-model.md": ("test_pages.py", "shell python"),
     "docs/your-data.md": ("test_your_data.py", "shell python toml"),
     "docs/your-method.md": ("test_pages.py", "shell python"),
