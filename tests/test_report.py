@@ -335,6 +335,16 @@ def test_lines_fill_the_width() -> None:
     assert plain.count("<span>") == 2
 
 
+def test_numbers_of_an_axis_are_whole_on_a_phone() -> None:
+    """There letters are 21 units high and less than 13 wide: the last number may not reach over the drawing's 640."""
+    for last in (8, 50, 300, 20_000):
+        drawn = curves([Line("a", [(0.0, 0.1), (float(last), 0.2)], 0)], "x", "y", ends=False)
+        shown = re.findall(r'<text y="264" x="([\d.]+)" text-anchor="(\w+)">(\d+)<', drawn)
+        assert shown[-1][2] == str(last)
+        for x, anchor, text in shown:
+            assert float(x) + 12.5 * len(text) * {"middle": 0.5, "end": 0.0}[anchor] <= 640
+
+
 def test_curves_without_points_say_so() -> None:
     assert "nothing to draw" in curves([Line("a", [], 0)], "x", "y")
 

@@ -69,6 +69,25 @@ def test_the_page_shows_how_far_a_run_is_and_follows_it(folder: RunFolder, port:
     assert "<td>75.0</td>" in page
 
 
+def test_a_run_whose_turn_has_not_come_waits(folder: RunFolder, port: int) -> None:
+    """While another one works; one that was begun and stopped does not."""
+    root = folder.path.parent
+    for name in ("next", "stopped"):
+        shutil.copytree(folder.path, root / name)
+    (root / "next" / "metrics.jsonl").unlink()
+    page = get(port, "/")[1]
+    assert page.count(">not running</td>") == 3
+    assert "waiting" not in page
+    hold = "import sys; from pathlib import Path; from cflag.results.folder import RunFolder\n"
+    hold += "with RunFolder(Path(sys.argv[1])).locked(): print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", hold, str(folder.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        page = get(port, "/")[1]
+        assert re.findall(r">(running|waiting|not running)</td>", page) == ["waiting", "running", "not running"]
+
+
 def test_other_places_and_other_hosts_get_nothing(port: int) -> None:
     assert get(port, "/../config.toml")[0] == 404
     assert get(port, "/", host="evil.example")[0] == 403

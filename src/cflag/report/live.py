@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,6 +25,7 @@ from cflag.results.metrics import read_line, task_starts
 HOST = "127.0.0.1"
 EVERY = 2
 """Seconds between two looks."""
+IDLE = "not running"
 MOST_LINES = 24
 """Of how many runs, those that came last, there are curves."""
 
@@ -45,7 +46,7 @@ class Progress:
         config = folder.config()
         state = "finished" if folder.finished else "given up" if folder.ended else "running" if folder.in_use() else ""
         name = str(folder.path.relative_to(root)) if folder.path != root else folder.path.name
-        return cls(name, config, state or "not running", total_rounds(config), _whole_lines(folder.metrics))
+        return cls(name, config, state or IDLE, total_rounds(config), _whole_lines(folder.metrics))
 
     @property
     def score(self) -> Score:
@@ -77,6 +78,8 @@ def live_page(root: Path) -> str:
     runs = [Progress.of(RunFolder(folder), root) for folder in runs_in(root)]
     if not runs:
         return document(str(root), "<p>No run yet; this page looks again by itself.</p>", refresh=EVERY)
+    if any(run.state == "running" for run in runs) or RunFolder(root).in_use():
+        runs = [replace(run, state="waiting") if run.state == IDLE and not run.records else run for run in runs]
     over = all(run.state in ("finished", "given up") for run in runs) and not RunFolder(root).in_use()
     ended = sum(run.state == "finished" for run in runs)
     done, total = sum(len(run.records) for run in runs), sum(run.total for run in runs)
