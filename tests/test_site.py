@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
+import cflag
 from cflag import cli, registry
 from tests.support.pages import ROOT, blocks, lines
 
@@ -81,11 +82,18 @@ def test_every_method_has_a_page_with_the_same_parts() -> None:
     index = (DOCS / "methods" / "index.md").read_text()
     for name, text in pages.items():
         heads = re.findall(r"^## (.+)$", text, re.MULTILINE)
-        assert heads[-2:] == ["Settings", "Numbers"]
-        assert "Equations" in heads
+        idea, equations, differs, *rest = heads
+        assert (idea, equations, differs.split(" from ")[0]) == ("Idea", "Equations", "What differs"), name
+        assert rest == ["Settings", "Numbers"], name
         assert f"{{settings}} {name}\n" in text
         assert f"{{numbers}} {name}\n" in text
         assert f"\n{name}\n" in index
+
+
+def test_the_reference_has_all_public_names_and_no_other() -> None:
+    text = (DOCS / "api.md").read_text()
+    shown = re.findall(r"^\.\. auto\w+:: cflag\.(\w+)$", text, re.MULTILINE)
+    assert sorted([*shown, *re.findall(r"^`(\w+)`", text, re.MULTILINE)]) == sorted(cflag.__all__)
 
 
 def assert_printed(shown: str, printed: str) -> None:
