@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -74,6 +75,42 @@ def test_the_site_builds_and_every_link_of_it_leads_somewhere(site: Path) -> Non
     assert 0 < numbers.index("Task-incremental, IID") < numbers.index("On pretrained features"), (
         "the paper's come first"
     )
+
+
+MEASURE = """
+addEventListener("load", () => {
+  // The theme lets the whole text scroll, so the width of a page says nothing; what is in a table may be wider.
+  const scrolls = (box) => ["auto", "scroll"].includes(getComputedStyle(box).overflowX);
+  const inside = (box, around = box.parentElement) => around.closest("article") && (scrolls(around) || inside(around));
+  const wide = (frame) => Math.ceil(Math.max(0, ...[...frame.contentDocument.querySelectorAll("article *")]
+    .filter((box) => !inside(box)).map((box) => box.getBoundingClientRect().right)));
+  document.title = [...document.querySelectorAll("iframe")].map((frame) => frame.name + "=" + wide(frame)).join(" ");
+});
+"""
+PHONE = 420
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
+def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path) -> None:
+    """Tables, code and formulas scroll inside of it. A page that is wider is told from the others: the last one."""
+    pages = [page for page in site.rglob("*.html") if "_modules" not in page.parts]
+    (tmp_path / "wide.html").write_text(f'<article><p style="width: {PHONE + 1}px">wide')
+    frames = "".join(
+        f'<iframe name="{page.stem}" src="{page.as_uri()}" style="width: {PHONE}px; height: 800px"></iframe>'
+        for page in [*pages, tmp_path / "wide.html"]
+    )
+    (tmp_path / "all.html").write_text(f"<title></title>{frames}<script>{MEASURE}</script>")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--no-first-run",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync",
+             f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "all.html").as_uri()]  # fmt: skip
+    done = subprocess.run(["chromium", *flags], capture_output=True, text=True, timeout=300, check=False)
+    found = re.search("<title>(.*?)</title>", done.stdout)
+    assert found, done.stderr[-500:]
+    widths = [(name, int(wide)) for name, wide in (word.split("=") for word in found[1].split())]
+    assert len(widths) == len(pages) + 1
+    assert [name for name, wide in widths if wide > PHONE] == ["wide"]
 
 
 def test_every_method_has_a_page_with_the_same_parts() -> None:
