@@ -31,7 +31,7 @@ ELSEWHERE = {
     "docs/problems.md": ("test_problems_page.py", "bash python"),
     "docs/start.md": ("test_site.py", "bash text"),
     "docs/tune.md": ("test_own.py", "python"),
-    "docs/tutorial.md": ("test_site.py", "bash python"),
+    "docs/tutorial.md": ("test_site.py", "bash python text"),
     "docs/use-the-model.md": ("test_pages.py", "shell python"),
     "docs/your-data.md": ("test_your_data.py", "shell python toml"),
     "docs/your-method.md": ("test_pages.py", "shell python"),
@@ -40,31 +40,38 @@ ELSEWHERE = {
 NOT_RUN = {
     r"make |pip |docker |\.venv/bin/pip |python3\.11 -m venv": "installs, or is tested as a whole",
     r"scp |flwr |flower-supernode |APP=": "needs a second machine, or one that Flower's own tests have",
-    r"cflag (deploy|server|client|accept) ": "starts a fleet: tests/test_deployment.py, tests/test_joining.py",
+    r"cflag deploy ": "starts a fleet: tests/test_fleets_of_pages.py, tests/test_your_data.py",
+    r"cflag (server|client|accept) ": "tests/test_fleets_of_pages.py, tests/test_deployment.py, tests/test_joining.py",
     r"cflag data get ": "downloads: tests/test_download.py",
     r"cflag watch .* --serve|tensorboard ": "stays until it is stopped: tests/test_report_live.py",
-    r"cflag ledger |cflag reproduce ": "needs hours of runs: tests/test_ledger.py, tests/test_paper.py",
-    r"cflag theory": "takes a minute: tests/test_theory.py",
-    r"cflag run examples/unseen/": "draws its pictures first, for a minute: tests/test_examples.py",
-    r"\[Service\]|ExecStart=|Restart=": "a file of the machine's own",
-    r"source\.toml  |train\.npz  |test\.npz  ": "a drawing of a folder",
+    r"cflag ledger ": "needs the summaries of many runs: tests/test_ledger.py",
+}
+"""Commands that are not run, by what they begin with, and why; all others of the same block are. Whether those that are
+not would be understood is for test_commands.py."""
+NO_COMMANDS = {
+    r"\[Service\]": "a file of the machine's own",
+    r"source\.toml  ": "a drawing of a folder",
     r"refused node ": "what a server prints: tests/test_means.py",
-    r"src/cflag/|  +[a-z]": "the source tree",
+    r"src/cflag/": "the source tree",
     r"def round\(self, server\):": "an excerpt of methods/cflag.py",
 }
-"""Lines that are not run, by what they begin with, and why; test_commands.py looks at them, too."""
+"""Blocks that are nothing to do, by what they begin with."""
 
 
 SMALLER = {
     "run": "--quiet --workers 1 --set rounds=1 --set epochs=1",
     "compare": "--seeds 1 --jobs 1 --set rounds=1 --set epochs=1",
     "tune": "--trials 1 --jobs 1 --set rounds=1 --set epochs=1",
+    "reproduce": "--dry-run",
+    "theory": "--problem quadratic --rounds 2,4",
 }
 """What makes a command small: of an option that is given twice the last one counts."""
 TINY = "--set backbone=chain --set image_size=8"
 """A backbone that takes no time, in the place of a pretrained one."""
 BASES = {"docs/task-free.md": "protocol:drift-sea", "docs/pretrained.md": "cifar10-pretrained"}
 """The experiment that a page's fragments of a config change, where it is not `digits`."""
+SLOW = ("docs/cflag-balanced.md", "docs/commands.md", "docs/comparison.md", "docs/theory.md", "docs/which-method.md")
+"""Pages whose commands draw pictures, plan campaigns or check the theory first."""
 MACHINES = ("docs/deploy.md",)
 """Pages on which each block is for another machine."""
 
@@ -104,9 +111,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def reason(line: str) -> str | None:
-    """Return why a line is not run; None if it is."""
-    return next((why for start, why in NOT_RUN.items() if re.match(start, line)), None)
+def begins(text: str, starts: dict[str, str]) -> bool:
+    """Return whether a text begins with one of these."""
+    return any(re.match(start, text) for start in starts)
 
 
 def smaller(words: list[str]) -> list[str]:
@@ -132,7 +139,7 @@ def take_in(page: str, block: Block, names: dict[str, Any], here: Path) -> None:
     file = file_of(block)
     if file is not None:  # later commands may name it
         Path(file).write_text(block.text)
-    elif (block.kind or "shell") in ELSEWHERE.get(page, ("", ""))[1].split() or reason(block.text) is not None:
+    elif (block.kind or "shell") in ELSEWHERE.get(page, ("", ""))[1].split() or begins(block.text, NO_COMMANDS):
         return
     elif block.kind == "python":
         exec(compile(block.text, page, "exec"), names)
@@ -142,12 +149,16 @@ def take_in(page: str, block: Block, names: dict[str, Any], here: Path) -> None:
     else:
         assert block.kind in ("", "bash"), f"{page}: nobody knows what to do with a block of {block.kind}"
         for line in lines(block.text):
-            if reason(line) is None:
+            if not begins(line, NOT_RUN):
                 do(line, here)
 
 
+def marked(page: str) -> Any:
+    return pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
+
+
 @pytest.mark.usefixtures("no_figures", "runs_here")
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES if blocks(page)])
 def test_what_a_page_says_is_done(page: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures = find_reader("cifar10").read(here)
     names: dict[str, Any] = {"__name__": "page", "pictures": pictures, "my_network": chain(), "load_my_network": chain}
@@ -166,6 +177,13 @@ def test_a_page_that_another_test_runs_is_read_there(page: str) -> None:
 
 
 def test_no_reason_is_left_over() -> None:
-    found = [line for page in PAGES for block in blocks(page) for line in lines(block.text)]
-    unused = [why for start, why in NOT_RUN.items() if not any(re.match(start, line) for line in found)]
+    found = [block for page in PAGES for block in blocks(page)]
+    said = [line for block in found for line in lines(block.text)]
+    unused = [why for start, why in NOT_RUN.items() if not any(re.match(start, line) for line in said)]
+    unused += [why for start, why in NO_COMMANDS.items() if not any(re.match(start, block.text) for block in found)]
     assert not unused
+
+
+def test_a_command_that_is_not_run_takes_no_other_along(here: Path) -> None:
+    take_in("docs/none.md", Block("", "pip install cflag\ncflag run digits --set tasks=2 --out runs/here\n"), {}, here)
+    assert (here / "runs" / "here" / "result.json").is_file()

@@ -168,10 +168,10 @@ def test_runs_of_several_benchmarks_get_a_part_each_and_one_table(runs: Path, tm
 def test_the_band_reaches_from_the_worst_seed_to_the_best(tmp_path: Path) -> None:
     results = [run("digits", out=tmp_path / str(seed), method="finetune", seed=seed, **QUICK) for seed in (1, 2)]
     page = make_page(results, "x")
-    (points,) = re.findall(r'<polygon class="band f0" points="([^"]+)"', page)
+    (points,) = re.findall(r'<polygon class="band f1" points="([^"]+)"', page)
     ys = [float(pair.split(",")[1]) for pair in points.split()]
     ends = sorted(100 * r.average_accuracy for r in results)
-    middle = re.findall(r'<circle class="f0" r="3" cx="[^"]+" cy="([^"]+)"', page)
+    middle = re.findall(r'<circle class="f1" r="3" cx="[^"]+" cy="([^"]+)"', page)
     assert len(ys) == 4, "two tasks there and back"
     assert ys[1] >= float(middle[1]) >= ys[2], "pixels count downwards"
     assert (ys[1] > ys[2]) == (ends[1] > ends[0])
@@ -333,6 +333,16 @@ def test_lines_fill_the_width() -> None:
     assert re.findall(last, plain) == ["626.0", "626.0"]
     assert 'class="name' not in plain
     assert plain.count("<span>") == 2
+
+
+def test_numbers_of_an_axis_are_whole_on_a_phone() -> None:
+    """There letters are 21 units high and less than 13 wide: the last number may not reach over the drawing's 640."""
+    for last in (8, 50, 300, 20_000):
+        drawn = curves([Line("a", [(0.0, 0.1), (float(last), 0.2)], 0)], "x", "y", ends=False)
+        shown = re.findall(r'<text y="264" x="([\d.]+)" text-anchor="(\w+)">(\d+)<', drawn)
+        assert shown[-1][2] == str(last)
+        for x, anchor, text in shown:
+            assert float(x) + 12.5 * len(text) * {"middle": 0.5, "end": 0.0}[anchor] <= 640
 
 
 def test_curves_without_points_say_so() -> None:

@@ -61,12 +61,31 @@ def test_the_page_shows_how_far_a_run_is_and_follows_it(folder: RunFolder, port:
     assert '<meta http-equiv="refresh"' in page
     assert "accuracy so far (%)" in page
     assert ">round so far, 6 are planned<" in page
-    assert re.findall(r'<polyline class="c0" points="([\d.]+),[\d.]+ ([\d.]+),[\d.]+"', page) == [("60.0", "626.0")]
+    assert re.findall(r'<polyline class="c1" points="([\d.]+),[\d.]+ ([\d.]+),[\d.]+"', page) == [("60.0", "626.0")]
     with open(folder.metrics, "a") as file:
         file.write(line(3, 0.75)[20:])
     page = get(port, "/")[1]
     assert '<progress max="6" value="3">' in page
     assert "<td>75.0</td>" in page
+
+
+def test_a_run_whose_turn_has_not_come_waits(folder: RunFolder, port: int) -> None:
+    """While another one works; one that was begun and stopped does not."""
+    root = folder.path.parent
+    for name in ("next", "stopped"):
+        shutil.copytree(folder.path, root / name)
+    (root / "next" / "metrics.jsonl").unlink()
+    page = get(port, "/")[1]
+    assert page.count(">not running</td>") == 3
+    assert "waiting" not in page
+    hold = "import sys; from pathlib import Path; from cflag.results.folder import RunFolder\n"
+    hold += "with RunFolder(Path(sys.argv[1])).locked(): print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", hold, str(folder.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        page = get(port, "/")[1]
+        assert re.findall(r">(running|waiting|not running)</td>", page) == ["waiting", "running", "not running"]
 
 
 def test_other_places_and_other_hosts_get_nothing(port: int) -> None:
@@ -129,6 +148,6 @@ def test_seeds_of_a_method_can_be_told_apart_and_tasks_begin_where_they_do(folde
         shutil.copytree(folder.path, root / name)
     folder.metrics.write_text("".join(line(t, 0.5) for t in range(1, 5)))
     page = live_page(root)
-    assert page.count('<polyline class="c0 dash"') == 2
-    assert page.count('<i class="b0 dash"></i>') == 2
+    assert page.count('<polyline class="c1 dash"') == 2
+    assert page.count('<i class="b1 dash"></i>') == 2
     assert re.findall(r'<text class="small"[^>]*>([^<]*)', page) == ["task 2"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -13,6 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
+import cflag
 from cflag import cli, registry
 from tests.support.pages import ROOT, blocks, lines
 
@@ -75,17 +77,60 @@ def test_the_site_builds_and_every_link_of_it_leads_somewhere(site: Path) -> Non
     )
 
 
+MEASURE = """
+addEventListener("load", () => {
+  // The theme lets the whole text scroll, so the width of a page says nothing; what is in a table may be wider.
+  const scrolls = (box) => ["auto", "scroll"].includes(getComputedStyle(box).overflowX);
+  const inside = (box, around = box.parentElement) => around.closest("article") && (scrolls(around) || inside(around));
+  const wide = (frame) => Math.ceil(Math.max(0, ...[...frame.contentDocument.querySelectorAll("article *")]
+    .filter((box) => !inside(box)).map((box) => box.getBoundingClientRect().right)));
+  document.title = [...document.querySelectorAll("iframe")].map((frame) => frame.name + "=" + wide(frame)).join(" ");
+});
+"""
+PHONE = 420
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
+def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path) -> None:
+    """Tables, code and formulas scroll inside of it. A page that is wider is told from the others: the last one."""
+    pages = [page for page in site.rglob("*.html") if "_modules" not in page.parts]
+    (tmp_path / "wide.html").write_text(f'<article><p style="width: {PHONE + 1}px">wide')
+    frames = "".join(
+        f'<iframe name="{page.stem}" src="{page.as_uri()}" style="width: {PHONE}px; height: 800px"></iframe>'
+        for page in [*pages, tmp_path / "wide.html"]
+    )
+    (tmp_path / "all.html").write_text(f"<title></title>{frames}<script>{MEASURE}</script>")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--no-first-run",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync",
+             f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "all.html").as_uri()]  # fmt: skip
+    done = subprocess.run(["chromium", *flags], capture_output=True, text=True, timeout=300, check=False)
+    found = re.search("<title>(.*?)</title>", done.stdout)
+    assert found, done.stderr[-500:]
+    widths = [(name, int(wide)) for name, wide in (word.split("=") for word in found[1].split())]
+    assert len(widths) == len(pages) + 1
+    assert [name for name, wide in widths if wide > PHONE] == ["wide"]
+
+
 def test_every_method_has_a_page_with_the_same_parts() -> None:
     pages = {path.stem: path.read_text() for path in (DOCS / "methods").glob("*.md") if path.stem != "index"}
     assert sorted(pages) == sorted(registry.names("method"))
     index = (DOCS / "methods" / "index.md").read_text()
     for name, text in pages.items():
         heads = re.findall(r"^## (.+)$", text, re.MULTILINE)
-        assert heads[-2:] == ["Settings", "Numbers"]
-        assert "Equations" in heads
+        idea, equations, differs, *rest = heads
+        assert (idea, equations, differs.split(" from ")[0]) == ("Idea", "Equations", "What differs"), name
+        assert rest == ["Settings", "Numbers"], name
         assert f"{{settings}} {name}\n" in text
         assert f"{{numbers}} {name}\n" in text
         assert f"\n{name}\n" in index
+
+
+def test_the_reference_has_all_public_names_and_no_other() -> None:
+    text = (DOCS / "api.md").read_text()
+    shown = re.findall(r"^\.\. auto\w+:: cflag\.(\w+)$", text, re.MULTILINE)
+    assert sorted([*shown, *re.findall(r"^`(\w+)`", text, re.MULTILINE)]) == sorted(cflag.__all__)
 
 
 def assert_printed(shown: str, printed: str) -> None:
@@ -113,7 +158,7 @@ def test_what_a_page_says_can_be_done(
         if kind == "bash":
             for line in lines(text):
                 words = shlex.split(line, comments=True)
-                if words[1] != "deploy":  # a fleet of its own is tested elsewhere: tests/test_deployment.py
+                if words[1] != "deploy":  # a real fleet does it: tests/test_fleets_of_pages.py
                     assert words[0] == "cflag"
                     assert cli.main(words[1:]) == 0, line
         else:

@@ -9,15 +9,13 @@ import json
 from pathlib import Path
 from statistics import fmean
 
+from cflag.results.colours import colour, numbers
+
 DOCS = Path(__file__).parent.parent
 PICTURE = DOCS / "images" / "forgetting.svg"
-LINES = {
-    "replay": ("replay", "#b7791f"),
-    "ewc": ("EWC", "#5b8c3a"),
-    "cflag-paper": ("C-FLAG", "#0072b2"),
-    "finetune": ("plain training", "#d55e00"),
-}
-"""Methods of the ledger's figure, what the picture calls them, and their colours."""
+LINES = {"replay": "replay", "ewc": "EWC", "cflag-paper": "C-FLAG", "finetune": "plain training"}
+"""Methods of the ledger's figure, and what the picture calls them."""
+SHADES = numbers(["cflag", *LINES])
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 60, 440, 90, 330
 LOW, HIGH = 60, 95
 
@@ -52,13 +50,13 @@ def _axes() -> list[str]:
 
 
 def _line(name: str, values: list[float]) -> list[str]:
-    label, colour = LINES[name]
+    label, shade = LINES[name], colour(SHADES[name.removesuffix("-paper")])
     points = [_at(task, value) for task, value in enumerate(values)]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>' for x, y in points)
+    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{shade}"/>' for x, y in points)
     x, y = points[-1]
-    said = _text(x + 14, y + 6, f"{label} {values[-1]:.1f}", f'fill="{colour}" font-weight="bold"')
-    return [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="3"/>', dots, said]
+    said = _text(x + 14, y + 6, f"{label} {values[-1]:.1f}", f'fill="{shade}" font-weight="bold"')
+    return [f'<polyline points="{path}" fill="none" stroke="{shade}" stroke-width="3"/>', dots, said]
 
 
 def picture() -> str:

@@ -14,7 +14,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from cflag.results.figures import COLOURS, GRID, INK, new_panels
+from cflag.results.colours import COLOURS
+from cflag.results.figures import GRID, INK, new_panels
 from cflag.results.result import Result, average_accuracy
 
 NAMES = {"joint": "joint", "cflag-shared": "C-FLAG-Shared", "cflag-sgd": "C-FLAG-SGD", "replay": "replay",

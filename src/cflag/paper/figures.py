@@ -11,7 +11,8 @@ from cflag.paper.present import NONE, shown
 from cflag.paper.study_tables import difference, row_of
 from cflag.paper.summary import CellResult, Spread, Summary, spread
 from cflag.paper.variants import CFLAG_VARIANTS, VARIANTS, label, main_cflag
-from cflag.results.figures import COLOURS, INK, new_panels
+from cflag.results.colours import COLOURS
+from cflag.results.figures import INK, new_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,12 +18,14 @@ from cflag.problems.score import Score, common
 from cflag.report.page import document, find_results, make_page
 from cflag.report.parts import COLOURS, Colours, figure, on_axis, sortable
 from cflag.report.svg import Line, curves
+from cflag.results.colours import numbers
 from cflag.results.folder import RunFolder, runs_in
 from cflag.results.metrics import read_line, task_starts
 
 HOST = "127.0.0.1"
 EVERY = 2
 """Seconds between two looks."""
+IDLE = "not running"
 MOST_LINES = 24
 """Of how many runs, those that came last, there are curves."""
 
@@ -44,7 +46,7 @@ class Progress:
         config = folder.config()
         state = "finished" if folder.finished else "given up" if folder.ended else "running" if folder.in_use() else ""
         name = str(folder.path.relative_to(root)) if folder.path != root else folder.path.name
-        return cls(name, config, state or "not running", total_rounds(config), _whole_lines(folder.metrics))
+        return cls(name, config, state or IDLE, total_rounds(config), _whole_lines(folder.metrics))
 
     @property
     def score(self) -> Score:
@@ -76,11 +78,13 @@ def live_page(root: Path) -> str:
     runs = [Progress.of(RunFolder(folder), root) for folder in runs_in(root)]
     if not runs:
         return document(str(root), "<p>No run yet; this page looks again by itself.</p>", refresh=EVERY)
+    if any(run.state == "running" for run in runs) or RunFolder(root).in_use():
+        runs = [replace(run, state="waiting") if run.state == IDLE and not run.records else run for run in runs]
     over = all(run.state in ("finished", "given up") for run in runs) and not RunFolder(root).in_use()
     ended = sum(run.state == "finished" for run in runs)
     done, total = sum(len(run.records) for run in runs), sum(run.total for run in runs)
     score = common([run.score for run in runs])
-    colours = {method: k for k, method in enumerate(dict.fromkeys(run.config.method for run in runs))}
+    colours = numbers(run.config.method for run in runs)
     heads = ["run", "method", "seed", "state", "rounds", "done", f"{score.label} {score.unit}".strip()]
     report = '<p><a href="/report">The report of the finished runs</a></p>' if ended else ""
     body = (

@@ -18,11 +18,13 @@ from cflag.report.story import Groups, gradients, leader, traffic
 from cflag.report.svg import Line, Rows, Shade, curves, heat
 from cflag.report.timetable import drawing
 from cflag.results import table
+from cflag.results.colours import COLOURS as PALETTE
+from cflag.results.colours import numbers
 from cflag.results.folder import RunFolder
 from cflag.results.measures import plan_from_dict
 from cflag.results.result import Result
 
-COLOURS = 8
+COLOURS = len(PALETTE)
 """How many the page has."""
 MOST_CLIENTS, MOST_CLASSES = 60, 200
 """How many can have a row each."""
@@ -46,7 +48,7 @@ Colours = Mapping[str, int]
 
 def colours_of(results: Sequence[Result]) -> dict[str, int]:
     """Number the methods of a page."""
-    return {method: k for k, method in enumerate(by_method(results))}
+    return numbers(by_method(results))
 
 
 def figure(key: str, caption: str, inner: str) -> str:

@@ -190,9 +190,10 @@ def frame(across: Axis, up: Axis, x: str, y: str, least: float = 1.0) -> list[st
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{across.end:g}" y1="{at:.1f}" y2="{at:.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{value:g}</text>')
     for value in across.ticks(8, least=least):
-        parts.append(
-            f'<text x="{across.at(value):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{value:g}</text>'
-        )
+        at, edge = across.at(value), across.end + RIGHT
+        outside = at + LETTER * len(f"{value:g}") / 2 > edge  # on a phone, where letters are largest
+        where = f'x="{edge:g}" text-anchor="end"' if outside else f'x="{at:.1f}" text-anchor="middle"'
+        parts.append(f'<text y="{HEIGHT - BOTTOM + 20}" {where}>{value:g}</text>')
     middle = (LEFT + across.end) / 2
     parts.append(f'<text x="{middle:g}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x)}</text>')
     begins = "" if up.low <= 0 <= up.high else f"; the axis begins at {up.low:.3g}, not at 0"

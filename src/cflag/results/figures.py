@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cflag import diagnostics
 from cflag.problems.score import common
+from cflag.results.colours import COLOURS, colour, numbers
 from cflag.results.metrics import task_starts
 from cflag.results.result import Result
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GRID = "#22303c", "#d9dee3"
-COLOURS = ("#0b6e99", "#d1603d", "#5b8c3e", "#8a5aa3", "#b58900", "#6b7785", "#c2407e", "#2a9d8f", "#3b3f8c")
 READABLE = 20
 """Tasks up to which each has a label of its own; drawing ten thousand takes minutes, and nobody can read them."""
 
@@ -70,12 +70,12 @@ def draw_accuracy(results: Sequence[Result]) -> Figure:
     """Mean score over the tasks begun so far, after each milestone; a line per method, a band over its seeds."""
     figure, axes = new_axes()
     score = common([result.score for result in results])
-    for k, method in enumerate(dict.fromkeys(r.method for r in results)):
+    for method, number in numbers(r.method for r in results).items():
         runs = [r for r in results if r.method == method]
-        at, colour = runs[0].rows[1], COLOURS[k % len(COLOURS)]
+        at, own = runs[0].rows[1], colour(number)
         across = [[score.factor * v for v in values] for values in zip(*(r.accuracy_so_far for r in runs), strict=True)]
-        axes.plot(at, [fmean(values) for values in across], marker="o", color=colour, label=method)
-        axes.fill_between(at, [min(v) for v in across], [max(v) for v in across], color=colour, alpha=0.15, lw=0)
+        axes.plot(at, [fmean(values) for values in across], marker="o", color=own, label=method)
+        axes.fill_between(at, [min(v) for v in across], [max(v) for v in across], color=own, alpha=0.15, lw=0)
     if results[0].together:
         axes.set(xlabel="tasks learned", ylabel=f"{score.text} on them{score.brackets}")
         axes.set_title(f"{score.title} after each task")

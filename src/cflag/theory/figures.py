@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cflag.results.figures import COLOURS, INK, new_panels, save
+from cflag.results.colours import COLOURS
+from cflag.results.figures import INK, new_panels, save
 from cflag.theory.lab import Investigation, Report
 
 if TYPE_CHECKING:

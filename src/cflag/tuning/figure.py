@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import nan
 from typing import TYPE_CHECKING, Any
 
-from cflag.results.figures import COLOURS, INK, new_panels
+from cflag.results.colours import COLOURS
+from cflag.results.figures import INK, new_panels
 from cflag.tuning.search import Trial, best_of
 
 if TYPE_CHECKING:
