@@ -15,6 +15,7 @@ from cflag import Experiment
 from cflag.config import flatten, load_raw, merge, resolve
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
+from cflag.learning.dense import aligned_rows
 from cflag.learning.gradient_table import GradientTable, Workspace
 
 HALF = 2.0**-12
@@ -46,6 +47,18 @@ def test_changes_add_up_to_the_table_so_errors_do_not_pile_up(first: list[Tensor
     scale = max(row.abs().max() for row in [first[0], *later])
     torch.testing.assert_close(total, table[0].double(), rtol=0, atol=1e-6 * len(later) * float(scale) + 1e-37)
     assert torch.equal(table[1], next(islice(iter(table), 1, 2)))
+
+
+@given(st.integers(1, 200), st.integers(2, 5))
+def test_a_row_is_the_gradient_itself_but_never_a_part_of_a_stack(width: int, count: int) -> None:
+    """A plain net's gradient has up to 15 numbers of padding behind it; a stack's has the others' gradients."""
+    table = Workspace().table(2, torch.zeros(width))
+    alone, stacked = (aligned_rows(nets, width, torch.float32).normal_()[0] for nets in (1, count))
+    table[0], table[1] = alone, stacked
+    if width > 15:
+        assert table[0].data_ptr() == alone.data_ptr()
+    assert table[1].untyped_storage().nbytes() == 4 * width
+    assert torch.equal(table[1], stacked)
 
 
 def lab(table_bytes: int, clients: int = 3, **own: Any) -> tuple[Experiment, LocalEngine]:

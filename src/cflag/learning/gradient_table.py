@@ -42,7 +42,8 @@ class GradientTable:
     def __setitem__(self, j: int, row: Tensor) -> None:
         """Hold a gradient, which is the table's from now on."""
         if not self.half:
-            self.rows[j] = row if row.untyped_storage().nbytes() == row.nbytes else row.clone()  # not a whole stack's
+            alone = row.untyped_storage().nbytes() < 2 * row.nbytes
+            self.rows[j] = row if alone else row.clone()  # or it would keep the whole stack's
             return
         largest = row.abs().max()
         self.scales[j] = torch.where(largest > 0, largest, 1.0)
