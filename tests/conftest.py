@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from unittest import mock
 
 import hypothesis
@@ -28,12 +29,29 @@ digits._table = cache(digits._table)  # a text file, read by a thousand runs
 processes.mark()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes longest, or at the end one core waits minutes for a fleet that began last.
 
-    A fleet waits more than it computes, and while one process of tests goes through them, the others have the rest.
+    xdist gives each process a part of the list, and what is left of it to whoever is done. All but one of them begin
+    with fleets, which wait more than they compute; the last has the rest of the processors.
     """
-    items.sort(key=lambda item: -sum(item.get_closest_marker(mark) is not None for mark in ("fleet", "slow")))
+    items.sort(key=lambda item: -_marks(item))
+    processes = getattr(config, "workerinput", {}).get("workercount", 1)
+    long = [item for item in items if _marks(item)]
+    short = iter(items[len(long) :])
+    left, dealt = len(items), list[pytest.Item]()
+    begin = max(1, processes - 1)
+    for k in range(processes):
+        size = left // (processes - k)
+        own = long[k::begin] if k < begin else []
+        dealt += [*own, *islice(short, max(0, size - len(own)))]
+        left -= size
+    items[:] = [*dealt, *short]
+
+
+def _marks(item: pytest.Item) -> int:
+    """Return how many marks of tests that take long a test has."""
+    return sum(item.get_closest_marker(mark) is not None for mark in ("fleet", "slow"))
 
 
 @pytest.fixture(autouse=True)
