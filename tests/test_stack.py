@@ -24,7 +24,7 @@ from cflag.errors import UserError
 from cflag.experiment import Experiment
 from cflag.learning.dense import Array, DenseNet, Nets, aligned_rows
 from cflag.learning.learner import Learner
-from cflag.learning.stack import Seat, Stack
+from cflag.learning.stack import Seat, Stack, joined
 from cflag.methods.base import FedAvg, Method
 from cflag.server import Server
 from tests.support.quick import without_times
@@ -181,9 +181,8 @@ def test_a_shape_that_may_be_stacked_never_differs(widths: tuple[int, ...]) -> N
         for _ in range(20):
             rows = aligned_rows(3, learner.params.numel(), torch.float32).normal_().mul_(0.3)
             batches = [drawn(samples, widths[0], widths[-1]) for _ in range(3)]
-            for row, batch, (value, gradient) in zip(
-                rows, batches, learner.values_and_grads(learner.nets(rows), batches, [None] * 3), strict=True
-            ):
+            together = learner.values_and_grads(learner.nets(rows), joined(batches), [None] * 3)
+            for row, batch, value, gradient in zip(rows, batches, *together, strict=True):
                 learner.params.copy_(row)
                 assert learner.value_and_grad(batch)[0] == value
                 assert torch.equal(learner.value_and_grad(batch)[1], gradient)

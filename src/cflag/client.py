@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import nan
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +14,7 @@ from torch import Tensor
 from cflag.conversation import Cost, Own, RoundContext, loggable
 from cflag.data.samples import Samples
 from cflag.learning.drift import Watch
+from cflag.learning.estimators import Components
 from cflag.learning.gradient_table import GradientTable, Workspace
 from cflag.learning.stack import Alone, Place
 from cflag.memory.base import Memory
@@ -153,15 +154,26 @@ class Client:
 
     def value_and_grad(self, samples: Samples, loss: Loss | None = None) -> tuple[float, Tensor]:
         """Return the mean loss (or another one) on samples and its flat gradient at `params`, counted as cost."""
-        count = len(samples)
-        old = count - samples.of(self.task)
-        self.cost.memory += old
-        self.cost.current += count - old
+        old = len(samples) - samples.of(self.task)
         if self.ledger is not None:
+            self._spend(len(samples), old)
             return nan, self.ledger.gradient(self._learner, samples, loss)  # no loss: nothing of it may leave
         value, gradient = self.place.value_and_grad(samples, loss)
-        self._losses.append(("memory_loss" if old == count else "loss", value, count))
+        self.note(value, len(samples), old)
         return value, gradient
+
+    def note(self, loss: float, count: int, old: int = 0) -> None:
+        """Enter a gradient on so many samples, and on so many old ones among them, into the account."""
+        self._spend(count, old)
+        self._losses.append(("memory_loss" if old == count else "loss", loss, count))
+
+    def _spend(self, count: int, old: int) -> None:
+        self.cost.memory += old
+        self.cost.current += count - old
+
+    def batches(self, size: int) -> Iterator[Samples]:
+        """Yield mini-batches of the current samples, pass after pass, each in a new order."""
+        return Components(self, size, "shuffled").batches()
 
     def replay(self, count: int) -> Samples | None:
         """Draw memory samples for a local step; each call of a round draws anew. None while the memory is empty."""

@@ -23,6 +23,7 @@ from cflag.engines.bundles import Bundle, bundled
 from cflag.engines.holdings import Holdings
 from cflag.errors import UserError
 from cflag.files import WHAT_TO_DO, load_client_state
+from cflag.learning.choir import Choir, same_bits
 from cflag.learning.drift import Watch
 from cflag.learning.gradient_table import Workspace
 from cflag.learning.learner import Learner, OwnLoss
@@ -39,6 +40,8 @@ Saved = StatePlace | Path
 """Where a client's state is: in a log of the run's, or in a file of its own."""
 Whom = tuple[int, Saved | None]
 """A client's number, and where its state is as it was last saved; None for one that never changed."""
+Begun = tuple[Client, list[object]]
+"""A client with a question before it, and what it kept before."""
 
 
 class Sink(Protocol):
@@ -102,6 +105,8 @@ class Host:
         self.data = Holdings(data_limit)
         self.answering: set[int] = set()
         """Those who answer side by side at present: they keep their samples, whatever the limit."""
+        self.same_as_one: dict[tuple[str, ...], bool] = {}
+        """Which questions, and with what sent along, clients answered as one with the bits of each by itself."""
         self.workspace = Workspace(method.local.table_bytes)
         self.context: RoundContext | None = None
         self.keeper = Keeper(memory, self.schedule)
@@ -148,12 +153,43 @@ class Host:
         start = model.params.to(self.learner.device)
         if len(whom) == 1:
             return [self._answer(whom[0], self.alone, ask, start, context)]
-        seats, self.answering = self.stack.seats(len(whom), start), {number for number, _ in whom}
-        pairs = zip(whom, seats, strict=True)
+        self.answering = {number for number, _ in whom}
+        # A class that derives from one which says so may have other lines, so only its own word counts.
+        if ask.question not in vars(type(self.method)).get("elementwise", ()) or self.learner.augment is not None:
+            return self._each(whom, ask, start, context)
+        lines = (ask.question, *sorted(ask.sent))  # what is sent decides which of a question's lines run
+        if lines in self.same_as_one:
+            return (self._as_one if self.same_as_one[lines] else self._each)(whom, ask, start, context)
+        as_one, each = self._as_one(whom, ask, start, context), self._each(whom, ask, start, context)
+        self.same_as_one[lines] = same_bits(as_one, each)
+        return each
+
+    def _each(self, whom: Sequence[Whom], ask: Ask, start: Tensor, context: RoundContext) -> list[Reply | None]:
+        """Let clients answer side by side, each by itself."""
+        pairs = zip(whom, self.stack.seats(len(whom), start), strict=True)
         return self.stack.run([partial(self._answer, one, seat, ask, start, context) for one, seat in pairs])
+
+    def _as_one(self, whom: Sequence[Whom], ask: Ask, start: Tensor, context: RoundContext) -> list[Reply | None]:
+        """Let clients answer as one; those without samples take no seat."""
+        seats = self.stack.seats(len(whom), start)
+        begun: dict[int, Begun] = {}
+        for one in whom:
+            if client := self._begin(one, seats[len(begun)], ask, start, context):
+                begun[one[0]] = client
+        if not begun:
+            return [None] * len(whom)
+        choir = Choir(self.stack, [client for client, _ in begun.values()], type(self.method).__name__)
+        answers = choir.answers(getattr(self.method, ask.question)(choir, **ask.sent))
+        replies = {n: self._end(own, ask, answer) for (n, own), answer in zip(begun.items(), answers, strict=True)}
+        return [replies.get(number) for number, _ in whom]
 
     def _answer(self, one: Whom, place: Place, ask: Ask, start: Tensor, context: RoundContext) -> Reply | None:
         """Let one client answer, at its place."""
+        begun = self._begin(one, place, ask, start, context)
+        return begun and self._end(begun, ask, getattr(self.method, ask.question)(begun[0], **ask.sent))
+
+    def _begin(self, one: Whom, place: Place, ask: Ask, start: Tensor, context: RoundContext) -> Begun | None:
+        """Put a client at its place, with a question before it; None where it has no samples."""
         number, saved = one
         own = self.own(number, context)
         task = context.task if own is None else own.task
@@ -164,12 +200,16 @@ class Host:
         self.keeper.expire(number, client.memory, context)
         client.place = place
         client.begin_question(ask.question, context, start, own)
-        answer = getattr(self.method, ask.question)(client, **ask.sent)
+        return client, before
+
+    def _end(self, begun: Begun, ask: Ask, answer: Answer) -> Reply:
+        """Take a client's answer, and note whether what it keeps has changed."""
+        client, before = begun
         client.end_question()
         client.place = self.alone
         after = client.kept()
         if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
-            self.changed.add(number)
+            self.changed.add(client.number)
         return self._reply(client, ask.question, answer)
 
     def _reply(self, client: Client, question: str, answer: Answer) -> Reply:

@@ -33,8 +33,8 @@ relu_backward = torch.ops.aten.threshold_backward.default
 
 
 def aligned_rows(count: int, numbers: int, dtype: torch.dtype) -> Tensor:
-    """Return rows for so many vectors, each beginning where a vector of its own might."""
-    return torch.empty(count, -(-numbers // ALIGNED) * ALIGNED, dtype=dtype).narrow(1, 0, numbers)
+    """Return rows for so many vectors, each beginning where a vector of its own might, with a gap after each."""
+    return torch.empty(count, (numbers // ALIGNED + 1) * ALIGNED, dtype=dtype).narrow(1, 0, numbers)
 
 
 def cross_entropy_slopes(masked: Array, labels: Array) -> tuple[list[float], Array]:

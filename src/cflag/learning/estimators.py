@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from cflag.data.samples import Samples
 
@@ -20,31 +22,28 @@ if TYPE_CHECKING:
     from cflag.learning.smoothness import PathSmoothness
 
 
-class Components:
-    """A client's current data C^i cut into components g_{i,j}: one sample in the theory, a mini-batch in practice.
+class Cut:
+    """How a client's samples are cut into components, and which of them each local step visits.
 
     Cyclic components are the data as they lie, as those of a stream always are; otherwise they are dealt anew each
-    round. Components may differ in size, so their mean is weighted by it; then the mean of all is the full gradient.
-    A sample that would be left alone joins the component before it where the model has batch norm.
-    `data` may be other samples, `loss` another loss than the task's.
+    round. A sample that would be left alone joins the component before it where the model has batch norm, which cannot
+    learn from a sample alone.
     """
 
-    def __init__(
-        self, client: Client, size: int, order: str, data: Samples | None = None, loss: Loss | None = None
-    ) -> None:
+    def __init__(self, client: Client, size: int, order: str, data: Samples | None = None) -> None:
+        count = len(client.data if data is None else data)
+        if data is None and client.pieces:  # a stream: each sample once, as they come
+            size, order = -(-count // client.pieces), "cyclic"
         self.client = client
         self.order = order
-        self.loss = loss
-        if data is None and client.pieces:  # a stream: each sample once, as they come
-            size, self.order = -(-len(client.data) // client.pieces), "cyclic"
-        data = client.data if data is None else data
-        if self.order != "cyclic":
-            data = data[torch.from_numpy(client.rng("components").permutation(len(data)))]
-        self.parts: list[Samples] = data.split(size)
-        if client.batch_norm and size > 1 and len(self.parts) > 1 and len(self.parts[-1]) == 1:
-            # Batch norm cannot learn from a sample alone: it joins the others of the mini-batch before.
-            self.parts[-2:] = [Samples.cat(self.parts[-2:])]
-        self.weights = [len(part) / len(data) for part in self.parts]
+        self.mixed = None if order == "cyclic" else client.rng("components").permutation(count)
+        """Which sample comes when; None: as they lie."""
+        self.edges = [*range(0, max(1, count), size), count]
+        if client.batch_norm and size > 1 and len(self) > 1 and count - self.edges[-2] == 1:
+            del self.edges[-2]
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
 
     def visits(self) -> Iterator[int]:
         """Yield which component each local step visits, for ever."""
@@ -58,6 +57,37 @@ class Components:
                 yield from rng.permutation(len(self)).tolist()
             else:
                 yield int(rng.integers(len(self)))
+
+    def indices(self, first: int) -> Iterator[NDArray[np.int64]]:
+        """Yield which samples each local step learns from, for ever; the client's own begin at `first` among others."""
+        mixed = first + (np.arange(self.edges[-1]) if self.mixed is None else self.mixed)
+        parts = [mixed[start:end] for start, end in pairwise(self.edges)]
+        return (parts[j] for j in self.visits())
+
+
+class Components:
+    """A client's current data C^i cut into components g_{i,j}: one sample in the theory, a mini-batch in practice.
+
+    Components may differ in size, so their mean is weighted by it; then the mean of all is the full gradient.
+    `data` may be other samples, `loss` another loss than the task's.
+    """
+
+    def __init__(
+        self, client: Client, size: int, order: str, data: Samples | None = None, loss: Loss | None = None
+    ) -> None:
+        self.client = client
+        self.loss = loss
+        self.cut = Cut(client, size, order, data)
+        data = client.data if data is None else data
+        if self.cut.mixed is not None:
+            data = data[torch.from_numpy(self.cut.mixed)]
+        alone = len(self.cut) == 1
+        self.parts = [data] if alone else [data[start:end] for start, end in pairwise(self.cut.edges)]
+        self.weights = [len(part) / len(data) for part in self.parts]
+
+    def visits(self) -> Iterator[int]:
+        """Yield which component each local step visits, for ever."""
+        return self.cut.visits()
 
     def __len__(self) -> int:
         return len(self.parts)

@@ -53,11 +53,6 @@ def _cat(tensors: Sequence[Tensor], channels_last: bool) -> Tensor:
     return torch.cat([t.reshape(-1) for t in tensors])
 
 
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Join tensors along their first axis; one stays as it is."""
-    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
-
-
 def _slices(model: nn.Module) -> dict[str, slice]:
     """Return the part of the flat vector that each trained parameter is."""
     found: dict[str, slice] = {}
@@ -178,7 +173,8 @@ class Learner:
         """Return the mean loss (or another one) on samples and its gradient as a new flat vector."""
         here = samples.to(self.device)
         if self._dense is not None and loss is None:
-            return self.values_and_grads(self._net, [here], [self.closed])[0]
+            values, gradients = self.values_and_grads(self._net, here, [self.closed])
+            return values[0], gradients[0]
         self._training(True)
         try:
             outputs = self.model(self._input(here.x))
@@ -202,34 +198,36 @@ class Learner:
         return self._dense.nets(rows.numpy())
 
     def values_and_grads(
-        self, nets: Nets, samples: Sequence[Samples], closed: Sequence[Tensor | None]
-    ) -> list[tuple[float, Tensor]]:
-        """Return what `value_and_grad` does for several clients: their parameters, mini-batches and closed outputs."""
+        self, nets: Nets, samples: Samples, closed: Sequence[Tensor | None]
+    ) -> tuple[list[float], Tensor]:
+        """Return what `value_and_grad` does for several clients, a row each: their parameters and closed outputs.
+
+        Their mini-batches are as large as each other and come one after the other.
+        """
         assert self._dense is not None
-        x = self._input(_joined([batch.x for batch in samples])).numpy()
-        values, grads = self._dense.values_and_grads(
-            nets, x.reshape(len(samples), -1, *x.shape[1:]), lambda outputs: self._slopes_at(outputs, samples, closed)
+        x = self._input(samples.x).numpy()
+        return self._dense.values_and_grads(
+            nets, x.reshape(len(closed), -1, *x.shape[1:]), lambda outputs: self._slopes_at(outputs, samples, closed)
         )
-        return list(zip(values, grads.unbind(0), strict=True))
 
     def _slopes_at(
-        self, outputs: Array, samples: Sequence[Samples], closed: Sequence[Tensor | None]
+        self, outputs: Array, samples: Samples, closed: Sequence[Tensor | None]
     ) -> tuple[list[float], Array]:
         """Return the mean losses of several clients' outputs, (clients, outputs, n), and their slopes."""
         if self._by_hand:
             self._mask(outputs, samples, closed)
-            return cross_entropy_slopes(outputs, _joined([batch.y for batch in samples]).numpy())
-        slopes = []
-        for own, batch, shut in zip(torch.from_numpy(outputs).mT, samples, closed, strict=True):
+            return cross_entropy_slopes(outputs, samples.y.numpy())
+        slopes, batches = [], samples.split(len(samples) // len(closed))
+        for own, batch, shut in zip(torch.from_numpy(outputs).mT, batches, closed, strict=True):
             self.closed = shut
             slopes.append(self._slope(own.contiguous(), batch))
         return [value for value, _ in slopes], torch.stack([slope for _, slope in slopes]).mT.contiguous().numpy()
 
-    def _mask(self, outputs: Array, samples: Sequence[Samples], closed: Sequence[Tensor | None]) -> None:
+    def _mask(self, outputs: Array, samples: Samples, closed: Sequence[Tensor | None]) -> None:
         """Put closed ones of several clients' outputs at minus infinity: what `masked` does, in place."""
         if self.heads.closes(self.seen):
-            shift = self.heads.shift(_joined([batch.task for batch in samples]), self.seen).numpy()
-            outputs += shift.reshape(len(samples), -1, outputs.shape[1]).transpose(0, 2, 1)
+            shift = self.heads.shift(samples.task, self.seen).numpy()
+            outputs += shift.reshape(len(closed), -1, outputs.shape[1]).transpose(0, 2, 1)
         for own, shut in zip(outputs, closed, strict=True):
             if shut is not None:
                 own += shut.numpy()[:, None]

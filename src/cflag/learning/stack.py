@@ -129,6 +129,10 @@ class Stack:
         self._taken = [Seat(self._learner, row) for row in rows]
         return self._taken
 
+    def rows(self, count: int) -> Tensor:
+        """Return the parameters at the first seats, a row each."""
+        return self._rows[:count]
+
     def run(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
         """Carry out one job at each seat, all side by side; return what they return."""
         runners, self._idle = self._runners(len(jobs)), []  # after a failure they are in the middle of something
@@ -162,8 +166,20 @@ class Stack:
             return self._looped(group)
         seats = tuple(group)
         closed = [self._taken[k].closed for k in seats]
-        gradients = self._learner.values_and_grads(self._nets(seats), list(group.values()), closed)
-        return dict(zip(seats, gradients, strict=True))
+        values, gradients = self._learner.values_and_grads(self._nets(seats), joined(list(group.values())), closed)
+        return dict(zip(seats, zip(values, gradients.unbind(0), strict=True), strict=True))
+
+    def gradients(self, seats: Sequence[int], samples: Samples) -> tuple[list[float], Tensor]:
+        """Return the mean losses and gradients, a row each, at some seats on mini-batches of one size, in their order.
+
+        Rows are never next to each other in memory: what torch does to a matrix of such rows it does row by row.
+        """
+        if self._same_bits((len(samples) // len(seats), *samples.x.shape[1:])):
+            closed = [self._taken[k].closed for k in seats]
+            return self._learner.values_and_grads(self._nets(tuple(seats)), samples, closed)
+        alone = self._looped(dict(zip(seats, samples.split(len(samples) // len(seats)), strict=True)))
+        rows = aligned_rows(len(seats), self._width, self._rows.dtype)
+        return [value for value, _ in alone.values()], torch.stack([row for _, row in alone.values()], out=rows)
 
     def _nets(self, seats: tuple[int, ...]) -> Nets:
         """Return the parameters at some seats as the nets of a stack: copies, where the seats are not all in a row."""
@@ -183,6 +199,11 @@ class Stack:
     def _looped(self, group: Mapping[int, Samples]) -> dict[int, Gradient]:
         """Return the gradients one by one."""
         return {k: self._taken[k].learner().value_and_grad(samples) for k, samples in group.items()}
+
+
+def joined(batches: Sequence[Samples]) -> Samples:
+    """Join samples, but for what gradients do not need."""
+    return Samples(*(torch.cat(parts) for parts in zip(*((b.x, b.y, b.task) for b in batches), strict=True)))
 
 
 def _set_grad(enabled: bool) -> None:

@@ -11,7 +11,6 @@ from cflag.conversation import Answer, Ask, Conversation, Value
 from cflag.data.samples import Samples
 from cflag.diagnostics import Figure, Record
 from cflag.errors import UserError
-from cflag.learning.estimators import Components
 from cflag.learning.optimizers import make_optimizer
 from cflag.methods.space import Rate, SearchSpace
 
@@ -65,6 +64,10 @@ class Method:
     """What `cflag tune` may choose of its settings (methods/space.py)."""
     figures: ClassVar[tuple[Figure, ...]] = ()
     """What the method measures along the way, beside what every run has."""
+    elementwise: ClassVar[tuple[str, ...]] = ()
+    """The questions whose lines do the same to every number by itself, as x -= lr * direction does: small clients may
+    answer them as one (learning/choir.py). Of a client they use `params`, `start`, `buffers`, `batches` and
+    `value_and_grad` alone, of its answer only the gradient. A class that derives from this one says so itself."""
 
     def __init__(self, settings: Any, local: LocalOptions) -> None:
         self.settings = settings
@@ -179,7 +182,7 @@ class FedAvg(Method):
 
     def batches(self, client: Client) -> Iterator[Samples]:
         """Yield the client's mini-batches, pass after pass, each in a new order."""
-        return Components(client, self.local.batch, "shuffled").batches()
+        return client.batches(self.local.batch)
 
     def direction(self, client: Client, batch: Samples, **sent: Any) -> Tensor:
         """Return the direction of one local step: here the mini-batch gradient."""

@@ -51,6 +51,7 @@ class Ewc(FedAvg):
 
     Settings = EwcSettings
     at_boundaries = True
+    elementwise = ("local_steps",)
     search_space: ClassVar[SearchSpace] = {**FedAvg.search_space, "strength": Around(3.0)}
     settings: EwcSettings
 

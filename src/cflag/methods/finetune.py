@@ -12,3 +12,5 @@ from cflag.registry import register
 @register("method", "finetune")
 class Finetune(FedAvg):
     """FedAvg on the current task."""
+
+    elementwise = ("local_steps",)
