@@ -1,5 +1,6 @@
 # One image for server and clients: docker build -t cflag .
 # With --build-arg TORCH_INDEX=URL torch comes from an index with builds for processors alone, which are much smaller.
+# With --build-arg VERSION=1.2.3 cflag says that version: the tag is not in here.
 FROM python:3.11-slim-bookworm AS build
 ARG TORCH_INDEX=""
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -9,7 +10,8 @@ COPY constraints.txt ./
 RUN PIP_EXTRA_INDEX_URL="$TORCH_INDEX" /opt/cflag/bin/pip install -c constraints.txt torch==2.13.0
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN /opt/cflag/bin/pip install -c constraints.txt '.[flower]'
+ARG VERSION=""
+RUN SETUPTOOLS_SCM_PRETEND_VERSION_FOR_CFLAG="$VERSION" /opt/cflag/bin/pip install -c constraints.txt '.[flower]'
 
 FROM python:3.11-slim-bookworm
 RUN useradd --uid 10001 --create-home --home-dir /var/lib/cflag cflag \

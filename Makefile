@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test test-all lint types unit every format wheel coverage bench bench-peers faults campaign soak docs ledger \
+.PHONY: demo test test-all lint types unit every format wheel coverage bench bench-peers faults campaign soak docs release ledger \
 	clean
 
 demo: .venv/ready
@@ -70,6 +70,10 @@ soak: .venv/ready
 # The documentation site; a warning is an error. Open docs/_build/html/index.html.
 docs: .venv/ready
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+# What a release writes down before it is tagged: docs/release.md.
+release: .venv/ready
+	$(BIN)/python -m tools.release $(VERSION)
 
 # Writes docs/results.md and the first page's picture anew from the summaries in docs/results; cflag ledger DIR takes in new ones.
 ledger: .venv/ready

@@ -83,14 +83,6 @@ def test_workflows_call_what_there_is() -> None:
     assert versions == {c for c in PROJECT["project"]["classifiers"] if re.search(r"Python :: 3\.\d", c)}
 
 
-def test_the_version_is_the_same_everywhere() -> None:
-    version = PROJECT["project"]["version"]
-    apps = [ROOT / "src/cflag/engines/flower/app/pyproject.toml", ROOT / "baselines/c_flag/pyproject.toml"]
-    said = [tomllib.loads(path.read_text())["project"]["version"] for path in apps]
-    said += [str(load("CITATION.cff")["version"]), json.loads((ROOT / ".zenodo.json").read_text())["version"]]
-    assert said == [version] * 4
-
-
 def pins() -> dict[str, str]:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     return {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}

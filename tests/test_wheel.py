@@ -59,6 +59,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(ROOT / name, folder / "tree" / name)
     (folder / "tree" / "docs" / "_build").mkdir()  # as `make docs` leaves it
     (folder / "tree" / "docs" / "_build" / "index.html").touch()
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-C", str(folder / "tree")]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"], ["tag", "v9.8.7"]):
+        subprocess.run([*git, *words], check=True)
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(folder / "tree")]
     done = subprocess.run(build, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -123,6 +126,10 @@ def test_every_extra_is_tried(installed: Path) -> None:
     declared = set(metadata(installed).metadata.get_all("Provides-Extra") or [])
     assert declared - {"dev"} == set(EXTRAS)
     assert set(NEEDS.values()) == set(EXTRAS) - {"docs"}
+
+
+def test_the_version_is_the_tags(built: Path) -> None:
+    assert {path.name for path in built.glob("cflag-*")} == {"cflag-9.8.7.tar.gz", "cflag-9.8.7-py3-none-any.whl"}
 
 
 def test_the_sdist_has_what_it_takes_to_test_it(built: Path) -> None:
