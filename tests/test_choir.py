@@ -27,7 +27,7 @@ from cflag.learning.dense import aligned_rows
 from cflag.learning.optimizers import make_optimizer
 from cflag.methods.base import FedAvg
 from cflag.methods.finetune import Finetune
-from tests.test_stack import QUICK, twice
+from tests.support.stacks import SEVEN, twice
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -145,7 +145,7 @@ class Presumptuous(FedAvg):
 
 def test_what_clients_do_not_have_in_common_is_refused_by_name() -> None:
     with pytest.raises(UserError, match=r"Presumptuous.*client\.number.*elementwise"):
-        run("digits", method=Presumptuous, **{**QUICK, "stack": 5})
+        run("digits", method=Presumptuous, **{**SEVEN, "stack": 5})
 
 
 def test_where_samples_are_varied_each_client_answers_by_itself(choirs: list[int], tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_those_of_whom_nothing_is_left_take_no_seat(choirs: list[int], monkeypat
 
     monkeypatch.setattr(Host, "client", emptied)
     for stack in (1, 5):
-        config = resolve(merge(load_raw("digits"), flatten({**QUICK, "method": "finetune", "stack": stack})))
+        config = resolve(merge(load_raw("digits"), flatten({**SEVEN, "method": "finetune", "stack": stack})))
         session = Experiment(config).session(LocalEngine(Experiment(config).host(), 1))
         session.play(0)
         ends.append(session.server.params.clone())
@@ -198,7 +198,7 @@ def test_a_net_whose_rows_would_lie_side_by_side_keeps_its_bits(choirs: list[int
 
 def test_each_client_draws_the_mini_batches_that_it_draws_alone() -> None:
     """Which samples of its own each visits, against `Client.batches`, for clients of different sizes."""
-    config = resolve(merge(load_raw("digits"), flatten({**QUICK, "method": "finetune", "stack": 4})))
+    config = resolve(merge(load_raw("digits"), flatten({**SEVEN, "method": "finetune", "stack": 4})))
     host = Experiment(config).host()
     session = Experiment(config).session(LocalEngine(host, 1))
     session.play(0)

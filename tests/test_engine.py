@@ -114,10 +114,10 @@ def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(Finetune, "direction", diverging)
         with pytest.raises(DivergedError, match=r"client 2's delta .* task 2, round 1 .*learning rate; the last good"):
-            run("digits", out=out, **QUICK, method="finetune")
+            run("digits", out=out, **QUICK, method="finetune", stack=1)
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
     assert load_state(newest_checkpoint(out))["done"] == 2
-    run("digits", out=tmp_path / "other", **QUICK, method="finetune")
+    run("digits", out=tmp_path / "other", **QUICK, method="finetune", stack=1)
     resume(out)
     assert without_times(out) == without_times(tmp_path / "other")
 

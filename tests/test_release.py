@@ -9,7 +9,6 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-
 from tools.release import APPS, ROOT, main, missing, write
 
 FILES = ("CITATION.cff", "CHANGELOG.md", *APPS)

@@ -300,7 +300,7 @@ def test_state_of_a_method_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Finetune, "round", round_)
     monkeypatch.setattr(Finetune, "local_steps", local_steps)
-    settings = {**QUICK, "method": "finetune", "workers": 1}
+    settings = {**QUICK, "method": "finetune", "workers": 1, "stack": 1}
     with monkeypatch.context() as inner:
         stop_after(2, inner)
         with pytest.raises(Crash):

@@ -27,23 +27,9 @@ from cflag.learning.learner import Learner
 from cflag.learning.stack import Seat, Stack, joined
 from cflag.methods.base import FedAvg, Method
 from cflag.server import Server
-from tests.support.quick import without_times
+from tests.support.stacks import SEVEN, everything, twice
 
 pytestmark = pytest.mark.usefixtures("no_figures")
-
-QUICK: dict[str, Any] = {"tasks": 2, "rounds": 2, "steps": 3, "clients": 7, "zeta": 0.3, "workers": 1, "batch": 16}
-
-
-def everything(folder: Path) -> tuple[bytes, Any]:
-    """Return the model, and all that clients logged on the way there."""
-    return (folder / "model.safetensors").read_bytes(), without_times(folder)
-
-
-def twice(tmp_path: Path, preset: str = "digits", **options: Any) -> None:
-    """Run with and without a stack; both must be the same."""
-    for stack in (1, 5):
-        run(preset, out=tmp_path / str(stack), **{**QUICK, **options, "stack": stack})
-    assert everything(tmp_path / "1") == everything(tmp_path / "5")
 
 
 def learner_of(widths: tuple[int, ...], classes: int, seed: int = 0) -> Learner:
@@ -204,7 +190,7 @@ class Fails(Method):
 
 def test_an_error_in_a_stack_reaches_the_user() -> None:
     with pytest.raises(UserError, match="client 2 has enough"):
-        run("digits", method=Fails, **QUICK)
+        run("digits", method=Fails, **SEVEN)
 
 
 def test_a_stack_is_used_again_by_fewer_by_another_thread_and_after_a_failure() -> None:
@@ -281,7 +267,7 @@ def test_those_who_answer_side_by_side_keep_their_samples_whatever_the_limit() -
     """A limit below what two clients hold: with a stack of five the others' samples go, and no number changes."""
     ends = []
     for stack in (1, 5):
-        config = resolve(merge(load_raw("digits"), flatten({**QUICK, "method": "cflag", "stack": stack})))
+        config = resolve(merge(load_raw("digits"), flatten({**SEVEN, "method": "cflag", "stack": stack})))
         host = Experiment(config).host()
         host.data.limit = 1
         session = Experiment(config).session(LocalEngine(host, 1))

@@ -22,7 +22,7 @@ def places(version: str, day: date) -> dict[str, tuple[str, str]]:
     """Return what a release writes: in each file, the line to look for and what it becomes."""
     return {
         "CITATION.cff": (r"^version: .*$", f"version: {version}"),
-        **{app: (r'^version = ".*"$', f'version = "{version}"') for app in APPS},
+        **dict.fromkeys(APPS, (r'^version = ".*"$', f'version = "{version}"')),
         "CHANGELOG.md": (f"^{UNRELEASED}", f"{UNRELEASED}\n## {version} ({day})\n"),
     }
 

@@ -90,7 +90,7 @@ def follow_balanced(problem: Problem, plan: BalancedPlan) -> list[Exchange]:
 
 
 SIDES: dict[str, tuple[str, str, Callable[[list[Exchange]], Checks]]] = {
-    "Balanced, interference": ("⟨p_k, v_k + α_k p_k⟩ ≥ pull ‖p_k‖²", "none", paths(not_against)),
+    "Balanced, interference": ("⟨p_k, v_k + α_k p_k⟩ ≥ pull ‖p_k‖²", "‖p_k‖ > √ε ‖v_k‖", paths(not_against)),
     "Balanced, Adam's step": ("‖x_{k+1} − x_k‖_∞ ≤ β C_n", "moments averaged", paths(adam_step)),
 }
 """By name: the claim, what it assumes, and its check."""

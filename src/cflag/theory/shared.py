@@ -149,7 +149,7 @@ def exchanges(problem: Problem, plan: SharedPlan, pull: float, seen: list[Shared
     return [Exchange(problem, plan, pull, tuple(own)) for own in each]
 
 
-def paths(sides: Callable[[Exchange, SharedPath], Check]) -> Callable[[list[Exchange]], Checks]:
+def paths(sides: Callable[[Exchange, SharedPath], Check | None]) -> Callable[[list[Exchange]], Checks]:
     """A statement about each client's path through each exchange."""
 
     def check(seen: list[Exchange]) -> Checks:
@@ -183,9 +183,13 @@ def _age(exchange: Exchange, path: SharedPath) -> Check:
     return least_room(left[1:], right[1:], rounding) if len(left) > 1 else Check(0.0, 0.0)
 
 
-def not_against(exchange: Exchange, path: SharedPath) -> Check:
-    """⟨m_k, v_k + α_k m_k⟩ ≥ pull ‖m_k‖²."""
+def not_against(exchange: Exchange, path: SharedPath) -> Check | None:
+    """⟨m_k, v_k + α_k m_k⟩ ≥ pull ‖m_k‖², wherever m_k is more than rounding; else the rule leaves v_k as it is."""
     m, d = torch.stack(path.memory), torch.stack(path.directions)
+    told = (m * m).sum(1) > torch.finfo(m.dtype).eps * (d * d).sum(1)
+    if not told.any():
+        return None
+    m, d = m[told], d[told]
     inner, least = (m * d).sum(1), exchange.pull * (m * m).sum(1)
     k = int((inner - least).argmin())
     return Check(float(least[k]), float(inner[k]), float(m[k].norm() * d[k].norm()))
@@ -210,7 +214,7 @@ SIDES: dict[str, tuple[str, str, Callable[[list[Exchange]], Checks]]] = {
     "Shared, m": ("m = Σ w_i ∇f_i(x_0), w_i the share of memory samples", "none", paths(_start)),
     "Shared, m followed": ("m_k = m + ∇R_i(x_k) − ∇R_i(x_0)", "none", paths(_followed)),
     "Shared, age of m": ("‖m_k − ∇f(x_k)‖ ≤ 2(1 − w_i s)L‖x_k − x_0‖", "L-smooth", paths(_age)),
-    "Shared, interference": ("⟨m_k, v_k + α_k m_k⟩ ≥ pull ‖m_k‖²", "none", paths(not_against)),
+    "Shared, interference": ("⟨m_k, v_k + α_k m_k⟩ ≥ pull ‖m_k‖²", "‖m_k‖ > √ε ‖v_k‖", paths(not_against)),
     "Shared, Adam's step": ("‖x_{k+1} − x_k‖_∞ ≤ β C_n", "moments averaged", paths(adam_step)),
 }
 """By name: the claim, what it assumes, and its check."""
