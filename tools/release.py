@@ -60,9 +60,8 @@ def main() -> None:
             )
         return
     write(ROOT, version, datetime.now(UTC).date())
-    print(
-        f"written; read `git diff`, then: git commit -am 'Release {version}' && git tag -s v{version} -m 'cflag {version}'"
-    )
+    then = f"git commit -am 'Release {version}' && git tag -s v{version} -m 'cflag {version}'"
+    print(f"written; read `git diff`, then: {then}")
 
 
 if __name__ == "__main__":

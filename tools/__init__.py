@@ -1,0 +1,1 @@
+"""What keeps the project, and is no part of it."""
