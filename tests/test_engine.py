@@ -22,7 +22,7 @@ from cflag.config import flatten, load_config, load_raw, merge, resolve
 from cflag.conversation import loggable, nbytes
 from cflag.data.samples import Samples
 from cflag.data.source import Split
-from cflag.engines.lanes import WorkerLane
+from cflag.engines.lanes import HereLane, WorkerLane
 from cflag.engines.local import LocalEngine
 from cflag.errors import CflagError, DivergedError, UserError
 from cflag.files import load_state
@@ -135,8 +135,22 @@ def test_a_killed_worker_is_reported() -> None:
 
 def test_a_defect_in_a_worker_shows_where() -> None:
     lab = Lab(ROWS, ROWS, (0, 0, 0), workers=2)
-    with pytest.raises(RuntimeError, match="has no attribute 'no_such_question'"):
-        lab.engine.ask(_ask("no_such_question"), lab.server)
+    lane = lab.engine.lanes[1]
+    lane.send("no_such_command")
+    with pytest.raises(RuntimeError, match=r"in a worker process:\nTraceback[^$]*has no attribute 'no_such_command'"):
+        lane.receive()
+    lab.engine.close()
+
+
+def test_two_at_work_are_this_process_and_one_more() -> None:
+    """A process that only waits costs small rounds its wake-ups, and large ones memory."""
+    lab = Lab(ROWS, ROWS, (0, 0, 0), workers=2)
+    here, there = lab.engine.lanes
+    lab.round()
+    assert isinstance(here, HereLane)
+    assert isinstance(there, WorkerLane)
+    assert 0 < len(here.host.clients) < len(ROWS)  # the others live over there
+    assert lab.engine.peak_mb() > process.peak_mb()
     lab.engine.close()
 
 

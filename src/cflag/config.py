@@ -72,7 +72,7 @@ class Config(BenchmarkOptions, LocalOptions, ModelOptions):
     """With Flower: secure aggregation (SecAgg+). Means are rounded to about 1e-5, and nothing is known of single
     clients: no losses, rates or accuracies of theirs."""
     workers: int = 0
-    """Worker processes; 0 means one per core, 1 means this process alone. Changes no number."""
+    """Processes that clients are spread over, this one among them; 0 means one per core. Changes no number."""
     stack: int = 32
     """How many clients of a process compute their gradients side by side where the model is a small dense net; 1
     means one after the other. Changes no number."""

@@ -1,4 +1,8 @@
-"""Lanes: the ways to a host, in this process or in a worker process. What goes in and comes out is the same."""
+"""Lanes: the ways to a host, in this process or in a worker process. What goes in and comes out is the same.
+
+One lane is always here: a process that only waited for the others would cost each round a process's wake-ups, which is
+what a round of small clients is about as long as.
+"""
 
 from __future__ import annotations
 

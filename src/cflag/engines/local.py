@@ -1,4 +1,4 @@
-"""The engine for one machine: clients one after the other in this process, or spread over worker processes.
+"""The engine for one machine: clients are spread over this process and as many workers as there are cores beside.
 
 Answers are summed in the order of the clients' numbers, whichever process they come from, so the number of workers
 changes no number in the result.
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cflag import process
 from cflag.account import Counts
 from cflag.conversation import Ask, Cost, Mean, Reply, Value
 from cflag.engines.bundles import Bundle, in_bundles
@@ -41,7 +40,7 @@ class LocalEngine(Engine):
         super().__init__(host.benchmark.schedule, mean, host.method.ratios)
         self.benchmark = host.benchmark
         count = min(workers, len(self.everyone))
-        self.lanes: list[Lane] = [HereLane(host)] if count <= 1 else [WorkerLane(host, k) for k in range(count)]
+        self.lanes: list[Lane] = [HereLane(host), *[WorkerLane(host, k) for k in range(1, count)]]
         self.stopped = stopped
         self.files: StateStore | None = None
         """Where clients' states were last saved, once one was or the run was resumed."""
@@ -107,13 +106,10 @@ class LocalEngine(Engine):
 
     def peak_mb(self) -> float:
         """Return the largest memory of this process and of its workers, added."""
-        own = process.peak_mb()
-        if len(self.lanes) == 1:
-            return own
         for lane in self.lanes:
             lane.send("peak_mb")
         peaks: list[float] = [self._receive(k) for k in range(len(self.lanes))]
-        return own + sum(peaks)
+        return sum(peaks)
 
     def close(self) -> None:
         """Stop the workers."""

@@ -61,16 +61,18 @@ class Choir:
         sizes: dict[int, list[int]] = {}
         for seat, batch in enumerate(batches):
             sizes.setdefault(len(batch), []).append(seat)
-        gradients = aligned_rows(len(batches), self.params.shape[1], self.params.dtype)
+        parts = list[Tensor]()
         for size, seats in sizes.items():
             chosen = self._samples[torch.from_numpy(np.concatenate([batches[k] for k in seats]))]
             losses, rows = self._stack.gradients(seats, chosen)
-            if len(sizes) == 1:
-                gradients = rows
-            else:
-                gradients.index_copy_(0, torch.tensor(seats), rows)
+            parts.append(rows)
             for k, loss in zip(seats, losses, strict=True):
                 self._clients[k].note(loss, size)
+        if len(parts) == 1:
+            return nan, parts[0]
+        gradients = aligned_rows(len(batches), self.params.shape[1], self.params.dtype)
+        for seats, rows in zip(sizes.values(), parts, strict=True):
+            gradients.index_copy_(0, torch.tensor(seats), rows)
         return nan, gradients
 
     def answers(self, answer: Answer) -> list[Answer]:
