@@ -75,7 +75,7 @@ docs: .venv/ready
 release: .venv/ready
 	$(BIN)/python -m tools.release $(VERSION)
 
-# Writes docs/results.md and the first page's picture anew from the summaries in docs/results; cflag ledger DIR takes in new ones.
+# Writes docs/results.md and all pictures of it anew from the summaries in docs/results; cflag ledger DIR takes in new ones.
 ledger: .venv/ready
 	$(BIN)/cflag ledger
 	$(BIN)/python docs/_ext/forgetting.py

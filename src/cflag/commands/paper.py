@@ -161,9 +161,12 @@ def _command(name: str, args: argparse.Namespace) -> str:
 
 
 def _ledger(args: argparse.Namespace) -> None:
-    from cflag.paper.ledger import keep, write_ledger
+    from cflag.paper.ledger import draw_anew, keep, write_ledger
 
-    keep(args.folders, args.into / "results")
+    if args.folders:
+        keep(args.folders, args.into / "results")
+    else:
+        draw_anew(args.into / "results")
     print(write_ledger(args.into))
 
 

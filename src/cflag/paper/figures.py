@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,8 @@ from cflag.paper.cells import Campaign
 from cflag.paper.present import NONE, shown
 from cflag.paper.study_tables import difference, row_of
 from cflag.paper.summary import CellResult, Spread, Summary, spread
-from cflag.paper.variants import CFLAG_VARIANTS, VARIANTS, label, main_cflag
-from cflag.results.colours import COLOURS
+from cflag.paper.variants import VARIANTS, label, main_cflag
+from cflag.results.colours import COLOURS, colour, dashed, numbers
 from cflag.results.figures import INK, new_panels
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 PLAIN = ("table", "rates", "rows")
 """Kinds of campaigns without a figure."""
-STYLES = ("-", "-.", (0, (1, 1)))
-"""How lines are drawn that would have the same colour."""
 Pick = Callable[[CellResult], Spread | None]
 
 
@@ -36,7 +34,7 @@ def draw(campaign: Campaign, summary: Summary) -> Figure:
 
 def _lines(campaign: Campaign, summary: Summary) -> Figure:
     """A column per group, a line per row; a sweep has Acc above, Forget below."""
-    groups = list(dict.fromkeys(e.group for e in summary.entries))
+    groups = _groups(summary)
     rows = 2 if campaign.kind == "sweep" else 1
     figure, panels = new_panels(rows, len(groups), 4.6 if len(groups) > 1 else 7.2, 3.4 if rows == 1 else 2.6)
     for column, group in enumerate(groups):
@@ -57,6 +55,11 @@ def _lines(campaign: Campaign, summary: Summary) -> Figure:
     return figure
 
 
+def _groups(summary: Summary) -> list[str]:
+    """Return the panels: the groups of which something was run."""
+    return list(dict.fromkeys(e.group for e in summary.entries if e.seeds))
+
+
 def _legend(figure: Figure) -> None:
     """One legend for all panels, below them, where it hides no line; in as many columns as fit."""
     named = {name: line for axes in figure.axes for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
@@ -68,11 +71,12 @@ def _legend(figure: Figure) -> None:
 
 
 def _draw_tasks(axes: Axes, entries: Sequence[CellResult]) -> None:
+    looks = _looks(e.method for e in entries)
     for e in entries:
         if e.after_tasks:
             means = [fmean(column) for column in zip(*e.after_tasks, strict=True)]
             tasks = range(1, len(means) + 1)
-            axes.plot(tasks, means, marker="o", ms=4, **_look(e.method))
+            axes.plot(tasks, means, marker="o", ms=4, **looks[e.method])
             axes.set_xticks(tasks)
     axes.set(xlabel="tasks learned", ylabel="accuracy on them (%)")
 
@@ -81,7 +85,7 @@ def _draw_sweep(
     axes: Axes, entries: Sequence[CellResult], ours: Callable[[CellResult], list[float]], theirs: Pick
 ) -> None:
     """Draw a line per row, over the seeds that all its points have, so that no seed shows in a part of it only."""
-    values = sorted({e.at for e in entries if e.at is not None})
+    values, looks = sorted({e.at for e in entries if e.at is not None}), _looks(e.method for e in entries)
     for method in dict.fromkeys(e.method for e in entries):
         mine = [e for e in entries if e.method == method and e.seeds]
         common = set.intersection(*(set(e.seeds) for e in mine)) if mine else set[int]()
@@ -91,7 +95,7 @@ def _draw_sweep(
             if found and e.at is not None:
                 points.append((values.index(e.at), found))
         axes.errorbar([x for x, _ in points], [mean for _, (mean, _) in points], [d or 0.0 for _, (_, d) in points],
-                      marker="o", ms=4, capsize=3, **_look(method))  # fmt: skip
+                      marker="o", ms=4, capsize=3, **looks[method])  # fmt: skip
     printed = sorted((values.index(e.at), s[0]) for e in entries if e.at is not None and (s := theirs(e)))
     if printed:
         look: dict[str, Any] = {"marker": "x", "ls": ":", "color": INK, "label": "C-FLAG, printed in the paper"}
@@ -101,32 +105,37 @@ def _draw_sweep(
 
 def _draw_gamma(axes: Axes, entries: Sequence[CellResult]) -> None:
     """Draw a line per row and ζ; the colour tells ζ."""
-    zetas = list(dict.fromkeys(e.at for e in entries))
+    zetas, looks = list(dict.fromkeys(e.at for e in entries)), _looks(e.method for e in entries)
     for e in entries:
         points = [(t, v) for t, v in enumerate(e.gamma or [], 1) if v is not None]
         if points:
-            look = {**_look(e.method), "color": COLOURS[zetas.index(e.at)], "lw": 1}
+            look = {**looks[e.method], "color": COLOURS[zetas.index(e.at)], "lw": 1}
             axes.plot(*zip(*points, strict=True), **{**look, "label": f"{look['label']}, ζ = {e.at:g}"})
     axes.axhline(0, color=INK, lw=0.8)
     axes.set(xlabel="round", ylabel="Γ(t), mean over seeds")
 
 
-def _look(name: str) -> dict[str, Any]:
-    """A row looks the same in all figures; the lines of C-FLAG are the thick ones, delayed gradients dashed."""
-    own = main_cflag([name]) is not None
-    place = 0 if own else list(VARIANTS).index(name) - len(CFLAG_VARIANTS) + 1
-    return {
-        "color": COLOURS[place % len(COLOURS)],
-        "lw": 2.4 if own else 1.4,
-        "ls": {"cflag": "--", "cflag-sgd": ":"}.get(name, STYLES[place // len(COLOURS) % len(STYLES)]),
-        "label": label(name),
-        "zorder": 3 if own else 2,
-    }
+def _looks(rows: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return how lines of rows look: as their methods do everywhere, a method's variants dashed or dotted and hollow.
+
+    The lines of C-FLAG are the thick ones.
+    """
+    shown = {row: VARIANTS[row].method if row.startswith(VARIANTS[row].method) else row for row in rows}
+    number = numbers(shown.values())
+    styles = {"cflag-paper": "-", "cflag": "--"}
+    looks = {}
+    for row, method in shown.items():
+        own = main_cflag([row]) is not None
+        style = styles.get(row, ":" if row != method else "--" if dashed(number[method]) else "-")
+        shade = colour(number[method])
+        looks[row] = {"color": shade, "mfc": shade if style == "-" else "white", "ls": style, "label": label(row),
+                      "lw": 2.4 if own else 1.4, "zorder": 3 if own else 2}  # fmt: skip
+    return looks
 
 
 def _parts(summary: Summary, whole: str) -> Figure:
     """A bar for each change: what the whole gains or loses by it; a panel per ζ. Pale bars may be chance."""
-    groups = list(dict.fromkeys(e.group for e in summary.entries))
+    groups = _groups(summary)
     methods = [m for m in dict.fromkeys(e.method for e in summary.entries) if m != whole]
     figure, panels = new_panels(1, len(groups), 3.6, 0.9 + 0.34 * len(methods))
     for axes, group in zip(panels, groups, strict=True):
@@ -157,7 +166,7 @@ def _bars(axes: Axes, differences: Sequence[tuple[float, float | None] | None]) 
 
 def _cost(summary: Summary) -> Figure:
     """Accuracy against gradients above, against bytes below; a line per method, a column per ζ."""
-    groups = list(dict.fromkeys(e.group for e in summary.entries))
+    groups = _groups(summary)
     figure, panels = new_panels(2, len(groups), 4.6, 3.0)
     costs: tuple[tuple[str, Callable[[CellResult], float | None]], ...] = (
         ("thousand gradients per run", lambda e: e.gradients),
@@ -167,9 +176,10 @@ def _cost(summary: Summary) -> Figure:
         name, cost = costs[k // len(groups)]
         group = groups[k % len(groups)]
         entries = [e for e in summary.entries if e.group == group and e.accuracy]
+        looks = _looks(e.method for e in entries)
         for method in dict.fromkeys(e.method for e in entries):
             points = sorted((cost(e) or 0.0, e.accuracy[0]) for e in entries if e.method == method and e.accuracy)
-            axes.plot(*zip(*points, strict=True), marker="o", ms=4, **_look(method))
+            axes.plot(*zip(*points, strict=True), marker="o", ms=4, **looks[method])
         axes.set(xscale="log", xlabel=name, ylabel="Acc (%)")
         axes.xaxis.set_minor_formatter("")
         axes.set_title(f"{group} ({summary.scale})", fontsize=11)

@@ -78,8 +78,24 @@ def keep(folders: Iterable[Path], into: Path) -> None:
             if home.is_file():
                 summary = _in_order(campaign, summary.added_to(_load(home)))
             write_json(home, summary.to_dict())
-            if campaign.kind not in PLAIN:
-                draw(campaign, summary).savefig(home.with_suffix(".png"), dpi=100)
+            _draw(campaign, summary, home)
+
+
+def draw_anew(into: Path) -> None:
+    """Draw the figures of all summaries in the ledger's folder."""
+    for path in _kept(into):
+        summary = _of_evidence(path)
+        _draw(CAMPAIGNS[summary.campaign], summary, path)
+
+
+def _draw(campaign: Campaign, summary: Summary, home: Path) -> None:
+    if campaign.kind not in PLAIN:
+        draw(campaign, summary).savefig(home.with_suffix(".png"), dpi=100)
+
+
+def _kept(folder: Path) -> list[Path]:
+    """Return the summaries that the ledger is made of."""
+    return [p for scale in EVIDENCE for name in CAMPAIGNS if (p := folder / scale / f"{name}.json").is_file()]
 
 
 def _in_order(campaign: Campaign, summary: Summary) -> Summary:
@@ -102,7 +118,7 @@ def write_ledger(docs: Path) -> Path:
 
 def make_ledger(folder: Path) -> str:
     """Return the ledger as Markdown."""
-    paths = [p for scale in EVIDENCE for name in CAMPAIGNS if (p := folder / scale / f"{name}.json").is_file()]
+    paths = _kept(folder)
     if not paths:
         raise UserError(f"{folder} holds no summaries; take in a campaign's: cflag ledger runs/reproduce-small")
     ledger: Ledger = {}

@@ -12,6 +12,7 @@ from cflag.diagnostics import Figure, Marks, Points, Series
 from cflag.report.parts import COLOURS, Colours, figure
 from cflag.report.story import Groups
 from cflag.report.svg import Line, Rug, curves
+from cflag.results.colours import dashed
 from cflag.results.metrics import task_starts
 
 FEW = 30
@@ -76,7 +77,7 @@ def _together(found: Sequence[MeasuredRuns]) -> str:
         drawn = one.curves()
         for k, (series, runs) in enumerate(drawn.items()):
             name = f"{one.method}: {series.name}" if len(drawn) > 1 else one.method
-            lines.append(_line(name, runs, one.colour % COLOURS, dash=k > 0 or one.colour >= COLOURS))
+            lines.append(_line(name, runs, one.colour % COLOURS, dash=k > 0 or dashed(one.colour)))
     return curves(lines, "round", found[0].own.axis_label, found[0].boundaries)
 
 

@@ -19,7 +19,7 @@ from cflag.report.svg import Line, Rows, Shade, curves, heat
 from cflag.report.timetable import drawing
 from cflag.results import table
 from cflag.results.colours import COLOURS as PALETTE
-from cflag.results.colours import numbers
+from cflag.results.colours import dashed, numbers
 from cflag.results.folder import RunFolder
 from cflag.results.measures import plan_from_dict
 from cflag.results.result import Result
@@ -43,7 +43,7 @@ def by_method(results: Sequence[Result]) -> Groups:
 
 
 Colours = Mapping[str, int]
-"""Each method's number on the page: it has the same colour everywhere, and from the ninth on dashed lines."""
+"""Each method's number on the page: it has the same colour everywhere, and dashed lines where colours come again."""
 
 
 def colours_of(results: Sequence[Result]) -> dict[str, int]:
@@ -189,7 +189,7 @@ def accuracy(groups: Groups, key: str, colours: Colours) -> str:
         across = list(zip(results[0].rows[1], zip(*seen, strict=False), strict=False))
         points = [(float(t), fmean(values)) for t, values in across]
         band = [(float(t), min(values), max(values)) for t, values in across] if len(seen) > 1 else []
-        lines.append(Line(method, points, k % COLOURS, dash=k >= COLOURS, band=band))
+        lines.append(Line(method, points, k % COLOURS, dash=dashed(k), band=band))
     together = next(iter(groups.values()))[0].together
     x, on = ("tasks learned", "so far") if together else ("round", "on tasks begun")
     drawn = curves(lines, x, on_axis(score, f" {on}"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cflag import diagnostics
 from cflag.problems.score import common
-from cflag.results.colours import COLOURS, colour, numbers
+from cflag.results.colours import colour, dashed, numbers
 from cflag.results.metrics import task_starts
 from cflag.results.result import Result
 
@@ -74,7 +74,8 @@ def draw_accuracy(results: Sequence[Result]) -> Figure:
         runs = [r for r in results if r.method == method]
         at, own = runs[0].rows[1], colour(number)
         across = [[score.factor * v for v in values] for values in zip(*(r.accuracy_so_far for r in runs), strict=True)]
-        axes.plot(at, [fmean(values) for values in across], marker="o", color=own, label=method)
+        mean, style = [fmean(values) for values in across], "--" if dashed(number) else "-"
+        axes.plot(at, mean, marker="o", color=own, ls=style, label=method)
         axes.fill_between(at, [min(v) for v in across], [max(v) for v in across], color=own, alpha=0.15, lw=0)
     if results[0].together:
         axes.set(xlabel="tasks learned", ylabel=f"{score.text} on them{score.brackets}")
@@ -124,7 +125,7 @@ def draw_measured(own: diagnostics.Figure, records: Sequence[dict[str, Any]], me
     _draw_task_boundaries(axes, records)
     curves = own.curves(records)
     for k, (series, points) in enumerate(curves.items()):
-        axes.plot(*zip(*points, strict=True), marker=".", color=COLOURS[k % len(COLOURS)], label=series.name)
+        axes.plot(*zip(*points, strict=True), marker=".", color=colour(k), label=series.name)
     if own.marks is not None:
         _draw_marks(axes, own.marks, records, first=len(curves))
     title = f"{own.title}, {method}"
@@ -151,5 +152,5 @@ def _draw_marks(axes: Axes, marks: diagnostics.Marks, records: Sequence[dict[str
     for k, word in enumerate(marks.words):
         if rounds := marks.most(records, word):
             heights = [0.02 + 0.03 * k] * len(rounds)
-            axes.plot(rounds, heights, "s", markersize=3, color=COLOURS[(first + k) % len(COLOURS)],
+            axes.plot(rounds, heights, "s", markersize=3, color=colour(first + k),
                       transform=axes.get_xaxis_transform(), label=f"{word} in most clients")  # fmt: skip
