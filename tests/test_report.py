@@ -240,8 +240,8 @@ def test_marks_are_drawn_where_most_clients_logged_them(tmp_path: Path) -> None:
     said = [["up", "up", "down"], ["down", "none", "none"], ["down", "down", "none"]]
     rows = [{"clients": {"pull": [1.0, 2.0, 6.0], "case": words}} for words in said]
     ((_, _, html),) = sections({"a": [measured(tmp_path / "1", "a", 7, rows, own)]}, "", {"a": 0})
-    rugs = re.findall(r"<rect class=\"(f\d)\"[^>]*><title>(\w+) in most clients: (\d)</title>", html)
-    assert rugs == [("f7", "up", "1"), ("f6", "down", "3")], "colours that no method has"
+    rugs = re.findall(r"<rect class=\"(f\d+)\"[^>]*><title>(\w+) in most clients: (\d)</title>", html)
+    assert rugs == [("f11", "up", "1"), ("f10", "down", "3")], "colours that no method has"
     assert re.findall(r"<title>mean p_i: ([\d.]+)</title>", html) == ["3", "3", "3"]
     assert re.findall(r"<title>up: ([\d.]+)</title>", html) == ["66.67", "0", "0"]
     assert re.findall(r"<h3>([^<]+)</h3>", html) == ["a, seed 7: Pull", "a, seed 7: which way"]

@@ -34,7 +34,7 @@ def part(html: str, number: int) -> str:
 def test_a_client_has_its_matrix_with_means_over_the_tasks_begun() -> None:
     """50 % after task 1; 40 and 80 after task 2, on average 60. Tasks not begun are left out, unknown ones a dash."""
     own: Rows = [[0.5, 0.9], [0.4, 0.8]]
-    html = single_clients({"a": [made("a", [own, [[None, None], [None, 0.25]], [[None, None]] * 2])]}, "", {"a": 10})
+    html = single_clients({"a": [made("a", [own, [[None, None], [None, 0.25]], [[None, None]] * 2])]}, "", {"a": 14})
     assert "<summary>client 0: a 60.0 %</summary>" in html
     assert [line.split() for line in re.findall(r"<pre>([^<]*)", part(html, 0))[0].splitlines()] == [
         ["task", "mean", "t1", "t2"],
@@ -45,7 +45,7 @@ def test_a_client_has_its_matrix_with_means_over_the_tasks_begun() -> None:
         ["2", "25.0", "–", "25.0"]
     ]
     assert "it never tested" in part(html, 2)
-    assert 'data-colour="2"' in part(html, 0), "the eleventh method has the third colour"
+    assert 'data-colour="2"' in part(html, 0), "the fifteenth method has the third colour"
     assert 'data-worst="0" data-best="100"' in html
 
 
