@@ -38,8 +38,9 @@ ELSEWHERE = {
 }
 """Pages that have a test of their own, and the kinds of blocks that it runs; a fence that names none is `shell`."""
 NOT_RUN = {
-    r"make |pip |docker |\.venv/bin/pip |python3\.11 -m venv": "installs, or is tested as a whole",
-    r"scp |flwr |flower-supernode |APP=": "needs a second machine, or one that Flower's own tests have",
+    r"make |pip |\.venv/bin/pip |python3\.11 -m venv": "installs: tests/test_wheel.py; targets: tests/test_commands.py",
+    r"docker |scp ": "needs a daemon or a machine: what is named is there, tests/test_containers.py, test_commands.py",
+    r"flwr |flower-supernode |APP=": "needs a SuperLink: tests/test_deployment.py",
     r"cflag deploy ": "starts a fleet: tests/test_fleets_of_pages.py, tests/test_your_data.py",
     r"cflag (server|client|accept) ": "tests/test_fleets_of_pages.py, tests/test_deployment.py, tests/test_joining.py",
     r"cflag data get ": "downloads: tests/test_download.py",

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from cflag.cli import parser
+from cflag.cli import main, parser
 from cflag.commands.common import configs_of, names_in
 from cflag.commands.paper import _reproduce
+from cflag.engines.flower.identity import fingerprint
+from cflag.engines.flower.server.register import Register
 from cflag.paper.campaigns import find_campaign
 from cflag.paper.cells import chosen
 from tests.support.pages import PAGES, ROOT, blocks, file_of, lines, mentions, settle
@@ -104,6 +107,25 @@ def test_a_module_is_one(page: str, line: str) -> None:
     elif not words[0].startswith(("runs/", "-c")):  # what a run made; code
         of_the_page = {file_of(block) for block in blocks(page)}
         assert words[0] in of_the_page or (ROOT / words[0]).is_file(), f"{page}: {line}"
+
+
+def test_what_is_copied_to_a_server_is_there_and_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`scp` needs a second machine: here a folder is one, and the server's own look at its keys finds what came."""
+    (block,) = [block for block in blocks("docs/deploy.md", "") if "scp " in block.text]
+    make, copy = (shlex.split(line, comments=True) for line in lines(block.text)[:2])
+    for machine, words in {
+        "fl.example.org": ["keys", "client", "keys/clients", "--name", "a"],
+        "new": make[1:],
+    }.items():
+        (tmp_path / machine).mkdir()
+        monkeypatch.chdir(tmp_path / machine)
+        assert main(words) == 0
+    program, what, where = copy
+    register = Register(tmp_path / "run", tmp_path / "fl.example.org" / "keys" / "clients")
+    assert program == "scp"
+    assert "is not registered" in register.doubt(2, fingerprint(Path(what).read_bytes()), [])
+    shutil.copy(what, tmp_path / where.replace(":", "/"))
+    assert not register.doubt(2, fingerprint(Path(what).read_bytes()), [])
 
 
 def test_an_extra_is_one() -> None:

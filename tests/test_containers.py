@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import yaml
 
 from cflag.cli import parser
 from cflag.engines.flower.processes.fleet import free_port
+from tests.support.pages import PAGES, blocks, lines, mentions
 from tests.support.processes import background
 
 ROOT = Path(__file__).parent.parent
@@ -62,6 +64,26 @@ def test_the_image_runs_as_a_user_who_owns_what_is_mounted() -> None:
     for name in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
         assert all((ROOT / part).exists() for part in name.split())
     assert "torch==2.13.0" in DOCKERFILE
+
+
+def asked_of_docker() -> list[str]:
+    """Return what pages say that Docker does, each command once."""
+    said = [*(line for page in PAGES for block in blocks(page, "", "bash") for line in lines(block.text))]
+    said += [line for page in PAGES for line in mentions(page, "docker")]
+    return sorted({re.split(" *(?:#|&&)", line)[0] for line in said if line.startswith("docker ")})
+
+
+def test_what_pages_ask_of_docker_is_there() -> None:
+    """No daemon is here: whatever a command names is looked up in the compose file and in the Dockerfile."""
+    asked = [shlex.split(line)[1:] for line in asked_of_docker()]
+    assert {tuple(words[:2]) for words in asked} == {("compose", "up"), ("compose", "cp"), ("compose", "build")}
+    for words in asked:
+        options = {word for word in words[2:] if word.startswith("-")}
+        assert options <= {"--build"}
+        if words[1] == "cp":
+            service, _, path = words[2].partition(":")
+            assert any(path.startswith(f"{where}/") for where in volumes(service))
+            assert path in SERVICES[service]["command"][0]
 
 
 def test_the_health_check_knows_a_cflag_at_work_from_a_script_that_names_one() -> None:

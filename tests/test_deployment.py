@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,10 +22,11 @@ from benchmarks.faults import CFLAG, Deployment, descendants
 
 from cflag.cli import main
 from cflag.engines.flower.identity import fingerprint
-from cflag.engines.flower.processes.fleet import APP, free_port, quiet_flower, tool
+from cflag.engines.flower.processes.fleet import free_port, quiet_flower, tool
 from cflag.files import load_state
 from tests.support.crashes import newest_checkpoint
 from tests.support.grid import numbers
+from tests.support.pages import blocks, lines
 from tests.support.processes import background, wait_for
 
 pytestmark = pytest.mark.fleet
@@ -128,8 +130,17 @@ def kill(*pids: int) -> None:
 SHORT: dict[str, Any] = {"clients": 2, "tasks": 1, "rounds": 1, "method": "replay"}
 
 
+def said(start: str, instead: dict[str, str]) -> str:
+    """Return the line of docs/deploy.md that begins like this, with other names in it."""
+    (line,) = [line for b in blocks("docs/deploy.md", "") for line in lines(b.text) if line.startswith(start)]
+    for name, other in instead.items():
+        assert name in line
+        line = line.replace(name, other)
+    return line
+
+
 def test_a_superlink_of_ones_own_carries_a_run_that_flwr_submits(tmp_path: Path) -> None:
-    """As docs/deploy.md tells: Flower's own SuperLink and command line, and two clients."""
+    """As docs/deploy.md tells, by its lines: Flower's own SuperLink, command line and SuperNode, a client of ours."""
     keys, port, home = tmp_path / "keys", free_port(), tmp_path / "home"
     assert main(["keys", "server", str(keys), "--host", "localhost"]) == 0
     files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
@@ -148,12 +159,22 @@ def test_a_superlink_of_ones_own_carries_a_run_that_flwr_submits(tmp_path: Path)
         for number in ("0", "1"):
             assert main(["keys", "client", str(keys / "clients"), "--name", number]) == 0
             flwr(env, "supernode", "register", str(keys / "clients" / f"{number}.pub"), "mylink")
-            client = [*CFLAG, "client", "--superlink", f"localhost:{port}", "--ca", str(keys / "ca.crt")]
-            client += ["--key", str(keys / "clients" / f"{number}.key"), "--number", number]
-            stack.enter_context(background([*client, "--state", str(tmp_path / number)], tmp_path / f"{number}.log"))
+        client = [*CFLAG, "client", "--superlink", f"localhost:{port}", "--ca", str(keys / "ca.crt")]
+        client += ["--key", str(keys / "clients" / "0.key"), "--number", "0", "--state", str(tmp_path / "0")]
+        stack.enter_context(background(client, tmp_path / "0.log"))
+        key = str(keys / "clients" / "1.key")
+        own = {"id=0": "id=1", "/var/lib/cflag": str(tmp_path / "1"), "/srv/data": str(tmp_path)}
+        program, *config = shlex.split(said("flower-supernode ", own | {"/etc/cflag/client.key": key, "... ": ""}))
+        node = [tool(program), "--superlink", f"localhost:{port}", "--port", str(free_port()), *config]
+        node += ["--root-certificates", str(keys / "ca.crt"), "--auth-supernode-private-key", key]
+        stack.enter_context(background(node, tmp_path / "1.log", env | quiet_flower(tmp_path / "1-home")))
         settings = ";".join(f"{k}={v}" for k, v in SHORT.items())
-        config = f'preset="digits" settings="{settings}" out="{tmp_path / "run"}"'
-        flwr(env, "run", str(APP), "mylink", "-c", config)
+        submit = said(
+            "flwr run ", {"clients=3;rounds=5": settings, "/srv/runs/first": str(tmp_path / "run"), "--stream ": ""}
+        )
+        script = f"{said('APP=', {})}\nexec {submit} --format json"
+        done = subprocess.run(["sh", "-euc", script], env=env, capture_output=True, text=True)
+        assert '"success": true' in done.stdout, done.stdout + done.stderr
         wait_for(lambda: (tmp_path / "run" / "result.json").is_file(), "the run that flwr submitted")
     assert without_faults(tmp_path / "run") == without_faults(plain(tmp_path / "local", **SHORT))
 

@@ -35,13 +35,13 @@ def lines(text: str) -> list[str]:
     return [line for line in text.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
 
 
-def mentions(page: str) -> list[str]:
-    """Return the commands between backticks in a page's text; several in one are apart."""
+def mentions(page: str, *programs: str) -> list[str]:
+    """Return the commands between backticks in a page's text, of these programs; several in one are apart."""
     text = re.sub(
         r"^```[^\n]*\n.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
     )
     found = [part.strip() for code in re.findall(r"`([^`]+)`", text) for part in code.replace("\n", " ").split(";")]
-    return [code for code in found if code.split(" ")[0] in PROGRAMS and " " in code]
+    return [code for code in found if code.split(" ")[0] in (programs or PROGRAMS) and " " in code]
 
 
 def file_of(block: Block) -> str | None:
