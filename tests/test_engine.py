@@ -154,6 +154,22 @@ def test_two_at_work_are_this_process_and_one_more() -> None:
     lab.engine.close()
 
 
+@pytest.mark.skipif(len(process.allowed_cores()) < 2, reason="one core, or a system that does not say which")
+@pytest.mark.parametrize("workers", [2, 3 * process.cores()])
+def test_workers_keep_off_the_core_that_asks_them_where_there_are_enough(workers: int) -> None:
+    rows = ROWS * process.cores()
+    lab = Lab(rows, rows, (0, 0, 0), workers=workers)
+    lab.round()
+    allowed = process.allowed_cores()
+    for lane in lab.engine.lanes[1:]:
+        assert isinstance(lane, WorkerLane)
+        assert lane.process.pid
+        left = allowed - os.sched_getaffinity(lane.process.pid)
+        assert len(left) == (1 if workers == 2 else 0)
+    assert process.allowed_cores() == allowed
+    lab.engine.close()
+
+
 def _ask(name: str) -> Ask:
     def question() -> Answer:
         return {}

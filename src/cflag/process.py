@@ -21,7 +21,18 @@ STARTER = "CFLAG_STARTER"
 
 def cores() -> int:
     """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(allowed_cores()) or os.cpu_count() or 1
+
+
+def allowed_cores() -> set[int]:
+    """Return which cores this process may use; empty where the system does not say."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
+def this_core() -> int | None:
+    """Return the core that this process is on at present; None where the system does not say."""
+    ask = getattr(ctypes.CDLL(None), "sched_getcpu", None)
+    return None if ask is None else int(ask())
 
 
 def peak_mb() -> float:

@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -29,7 +30,7 @@ from cflag.engines.bundles import Bundle, Note, note_of, reply_of
 from cflag.engines.host import Host
 from cflag.engines.shelf import Board, Placed, Shelf
 from cflag.errors import CflagError
-from cflag.process import collect_rarely, end_with_parent, use_one_thread
+from cflag.process import allowed_cores, collect_rarely, end_with_parent, this_core, use_one_thread
 
 SMALL = 2**17
 """Bytes up to which a tensor goes through the pipe itself."""
@@ -78,10 +79,12 @@ class HereLane:
 
 
 class WorkerLane:
-    """A host in a worker process of its own, forked from this one, on one thread."""
+    """A host in a worker process of its own, forked from this one, on one thread; `apart` keeps it off our core."""
 
-    def __init__(self, host: Host, number: int) -> None:
+    def __init__(self, host: Host, number: int, apart: bool = False) -> None:
         self.number = number
+        self.cores = allowed_cores() if apart else set()
+        self.left_to_us: int | None = None
         context = mp.get_context("fork")
         self.connection, theirs = context.Pipe()
         ours = self.connection
@@ -94,10 +97,23 @@ class WorkerLane:
 
     def send(self, command: str, *args: Any) -> None:
         """Start a command."""
+        self._leave_us_our_core()
         try:
             _send(self.connection, (command, args))
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
+
+    def _leave_us_our_core(self) -> None:
+        """Let the worker run anywhere but here, since this process is about to compute.
+
+        Linux leaves a process that we wake on our core where cores were busy of late, although another one is idle
+        now: a round of milliseconds is over, one client after the other, before it looks again.
+        """
+        core = this_core()
+        if core != self.left_to_us and self.process.pid and self.cores - {core}:
+            with suppress(OSError):  # it has just died, or may not be told where to run
+                os.sched_setaffinity(self.process.pid, self.cores - {core})
+            self.left_to_us = core
 
     def receive(self) -> Any:
         """Return its next reply, or raise what went wrong over there."""

@@ -24,6 +24,7 @@ from cflag.engines.host import NONE_LEFT, GlobalModel, Host, Whom
 from cflag.engines.lanes import HereLane, Lane, WorkerLane
 from cflag.errors import InterruptedRunError
 from cflag.means.base import PLAIN, MeanOptions
+from cflag.process import cores
 from cflag.server import Server
 from cflag.states.store import StateStore
 
@@ -40,7 +41,7 @@ class LocalEngine(Engine):
         super().__init__(host.benchmark.schedule, mean, host.method.ratios)
         self.benchmark = host.benchmark
         count = min(workers, len(self.everyone))
-        self.lanes: list[Lane] = [HereLane(host), *[WorkerLane(host, k) for k in range(1, count)]]
+        self.lanes: list[Lane] = [HereLane(host), *[WorkerLane(host, k, count <= cores()) for k in range(1, count)]]
         self.stopped = stopped
         self.files: StateStore | None = None
         """Where clients' states were last saved, once one was or the run was resumed."""
