@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tomllib
+from importlib.metadata import version as installed
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -16,7 +16,7 @@ sys.path.insert(0, str(HERE / "_ext"))
 project = "cflag"
 author = "The cflag developers"
 project_copyright = "The cflag developers, Apache-2.0"
-version = release = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["version"]
+version = release = installed("cflag")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "cflag_parts", "mathml"]
 exclude_patterns = ["_build"]
