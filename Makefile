@@ -73,6 +73,7 @@ docs: .venv/ready
 
 # What a release writes down before it is tagged: docs/release.md.
 release: .venv/ready
+	@test -n "$(VERSION)" || { echo "which? make release VERSION=1.2.3"; exit 2; }
 	$(BIN)/python -m tools.release $(VERSION)
 
 # Writes docs/results.md and all pictures of it anew from the summaries in docs/results; cflag ledger DIR takes in new ones.

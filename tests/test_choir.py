@@ -16,17 +16,18 @@ from torch import Tensor, nn
 from cflag import Source, run
 from cflag.client import Client
 from cflag.config import flatten, load_raw, merge, resolve
-from cflag.conversation import Answer, Cost, Reply
+from cflag.conversation import Answer, Ask, Conversation, Cost, Reply
 from cflag.data.samples import Samples
 from cflag.engines.host import Host
 from cflag.engines.local import LocalEngine
 from cflag.errors import UserError
 from cflag.experiment import Experiment
-from cflag.learning.choir import Choir, same_bits
+from cflag.learning.choir import Choir, told
 from cflag.learning.dense import aligned_rows
 from cflag.learning.optimizers import make_optimizer
 from cflag.methods.base import FedAvg
 from cflag.methods.finetune import Finetune
+from cflag.server import Server
 from tests.support.stacks import SEVEN, twice
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -118,7 +119,46 @@ class Mistaken(Shortened):
 def test_who_answers_otherwise_as_one_answers_client_by_client(choirs: list[int], tmp_path: Path) -> None:
     """A method that is mistaken about itself, or a machine whose kernels are others, changes no number."""
     twice(tmp_path, method=Mistaken)
-    assert choirs == [5]  # tried once; all other answers are each client's own
+    assert choirs == [5, 5]  # tried once in each task; all other answers are each client's own
+
+
+class InPlace(Mistaken):
+    """Sends its parameters themselves: where clients answered as one they lie where the next who answer have theirs."""
+
+    elementwise = ("local_steps",)
+
+    def round(self, server: Server) -> Conversation:
+        mean = yield Ask(self.local_steps, steps=2)
+        server.params.copy_(mean.x)
+
+    def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
+        super().local_steps(client, steps)
+        return {"x": client.params}
+
+
+def test_an_answer_that_is_overwritten_is_compared_as_it_was(choirs: list[int], tmp_path: Path) -> None:
+    twice(tmp_path, method=InPlace)
+    assert choirs == [5, 5]
+
+
+class Assigned(Finetune):
+    """Elementwise, and written with a new tensor at every step; more steps after the first round."""
+
+    elementwise = ("local_steps",)
+
+    def round(self, server: Server) -> Conversation:
+        mean = yield Ask(self.local_steps, steps=1 + server.round)
+        server.params -= mean.delta
+
+    def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
+        for batch in islice(self.batches(client), steps):
+            client.params = client.params - self.settings.lr * self.direction(client, batch)
+        return {"delta": client.start - client.params, "steps": float(steps)}
+
+
+def test_parameters_may_be_assigned(choirs: list[int], tmp_path: Path) -> None:
+    twice(tmp_path, method=Assigned)
+    assert choirs == [5, 2] * 4
 
 
 @pytest.mark.parametrize("what", ["answer", "cost", "logs"])
@@ -129,9 +169,9 @@ def test_all_that_leaves_a_client_is_compared(what: str) -> None:
     near = {**answer, "delta": torch.tensor([1.0 + 2**-23, torch.nan])}
     other: Any = {"answer": near, "cost": Cost(3, 5), "logs": {"loss": 0.1}}[what]
     again = replace(reply, answer={**answer, "delta": torch.tensor([1.0, torch.nan])}, logs={"loss": float("nan")})
-    assert same_bits([reply, None], [again, None])
-    assert not same_bits([reply, None], [replace(reply, **{what: other}), None])
-    assert not same_bits([reply, None], [reply, reply])
+    assert told([reply, None]) == told([again, None])
+    assert told([reply, None]) != told([replace(reply, **{what: other}), None])
+    assert told([reply, None]) != told([reply, reply])
 
 
 class Presumptuous(FedAvg):
@@ -171,6 +211,28 @@ def test_those_of_whom_nothing_is_left_take_no_seat(choirs: list[int], monkeypat
         ends.append(session.server.params.clone())
     assert torch.equal(*ends)
     assert choirs == [3, 2]
+
+
+def test_one_client_by_itself_decides_nothing(choirs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four of the first five have no samples, and of one client a norm is that of all: other stacks differ."""
+    true, ends = Host.client, []
+
+    def emptied(self: Host, number: int, *rest: Any) -> Client:
+        client = true(self, number, *rest)
+        if number < 4:
+            client.data = client.data[:0]
+        return client
+
+    monkeypatch.setattr(Host, "client", emptied)
+    for stack in (1, 5):
+        config = resolve(merge(load_raw("digits"), flatten({**SEVEN, "clients": 12, "stack": stack})))
+        experiment = Experiment(config)
+        experiment.method = Mistaken(Finetune.Settings(), config)
+        session = experiment.session(LocalEngine(experiment.host(), 1))
+        session.play(0)
+        ends.append(session.server.params.clone())
+    assert torch.equal(*ends)
+    assert choirs[:2] == [1, 5]
 
 
 def test_a_net_whose_rows_would_lie_side_by_side_keeps_its_bits(choirs: list[int], tmp_path: Path) -> None:

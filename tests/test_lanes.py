@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing as mp
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from itertools import product
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,14 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cflag import Experiment, load_config
-from cflag.conversation import Cost
+from cflag import Client, Experiment, load_config
+from cflag.config import flatten, load_raw, merge, resolve
+from cflag.conversation import Answer, Cost, Reply
 from cflag.engines import lanes
 from cflag.engines import shelf as shelves
 from cflag.engines.deal import Deal
-from cflag.engines.lanes import WorkerLane
+from cflag.engines.lanes import HereLane, WorkerLane
 from cflag.engines.local import LocalEngine
 from cflag.engines.shelf import Board, Shelf
+from cflag.methods.finetune import Finetune
 from cflag.stopping import stop_requests
 
 
@@ -163,3 +168,50 @@ def test_workers_that_are_closed_while_they_start_end(monkeypatch: pytest.Monkey
     for lane in left:
         lane.process.kill()
     assert not left
+
+
+class Relay(Finetune):
+    """Client 0 answers only once client 1 has: whoever waits for the first before doing the second waits for ever."""
+
+    second_has_answered = mp.get_context("fork").Event()
+
+    def local_steps(self, client: Client, steps: int, **sent: Any) -> Answer:
+        if client.number == 0:
+            assert self.second_has_answered.wait(30), "nobody does client 1's work meanwhile"
+        else:
+            self.second_has_answered.set()
+        return super().local_steps(client, steps, **sent)
+
+
+def test_while_another_process_keeps_us_waiting_we_do_our_own_share() -> None:
+    config = resolve(merge(load_raw("digits"), flatten({"clients": 2, "tasks": 1, "rounds": 1, "stack": 1})))
+    experiment = Experiment(config)
+    experiment.method = Relay(Finetune.Settings(), config)
+    engine = LocalEngine(experiment.host(), 2)
+    engine._lane_of = {0: 1, 1: 0}  # the first in the order of sums is the other process's
+    experiment.session(engine).play(0)
+    engine.close()
+
+
+def test_what_is_made_ahead_is_bounded_stays_as_it_was_and_comes_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's learner has one vector for all clients: each answer is that vector."""
+    vector = torch.zeros(4)
+
+    class Counting:
+        def answers(self) -> Iterator[Reply]:
+            for k in range(4):
+                yield Reply({"delta": vector.fill_(k)}, 1, Cost(0, 0), {})
+
+    here = HereLane(cast(Any, Counting()))
+    monkeypatch.setattr(lanes, "ROOM", 16)
+    here.send("answers")
+    assert [here.work_ahead() for _ in range(4)] == [True, True, False, False]  # 16 bytes each: the second is too much
+    assert [float(here.receive().answer["delta"][0]) for _ in range(2)] == [0, 1]
+    assert [here.work_ahead() for _ in range(3)] == [True, True, False]
+    assert [float(here.receive().answer["delta"][0]) for _ in range(2)] == [2, 3]
+    assert not here.work_ahead()
+    here.send("answers")
+    here.work_ahead()
+    here.send("answers")  # what a stop left undone is gone
+    assert float(here.receive().answer["delta"][0]) == 0
+    assert float(here.receive().answer["delta"][0]) == 1

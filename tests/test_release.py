@@ -62,11 +62,21 @@ def test_what_has_no_line_for_it_is_named_and_nothing_is_written(tree: Path) -> 
     assert (tree / "CITATION.cff").read_bytes() == (ROOT / "CITATION.cff").read_bytes()
 
 
+@pytest.mark.parametrize("version", ["7.8.9", "7.8.8", "6.9.9", "0.0.1"])
+def test_versions_only_grow(version: str, tree: Path) -> None:
+    write(tree, "7.8.9", DAY)
+    before = [(tree / name).read_bytes() for name in FILES]
+    with pytest.raises(SystemExit, match=r"7\.8\.9 is in the changelog already"):
+        write(tree, version, DAY)
+    assert [(tree / name).read_bytes() for name in FILES] == before
+    write(tree, "7.8.10", DAY)
+
+
 def test_files_that_cannot_read_tags_say_the_same() -> None:
     assert set(missing(ROOT, said())) <= {"CHANGELOG.md"}  # it names a version when that is released
 
 
-@pytest.mark.parametrize("version", ["1.2", "v1.2.3.4", "next", "1.2.3rc1"])
+@pytest.mark.parametrize("version", ["1.2", "v1.2.3.4", "next", "1.2.3rc1", "01.2.3"])
 def test_other_versions_are_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["release", version])
     with pytest.raises(SystemExit, match="three numbers"):

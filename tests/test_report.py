@@ -23,7 +23,7 @@ from cflag.cli import main
 from cflag.diagnostics import Figure, Marks, Series
 from cflag.problems.score import ACCURACY
 from cflag.report.measured import sections
-from cflag.report.page import by_benchmark, find_results, make_page
+from cflag.report.page import apart, by_benchmark, find_results, make_page
 from cflag.report.parts import over_seeds, source_name
 from cflag.report.svg import ROW, Axis, Line, Rug, Shade, curves, heat
 
@@ -90,6 +90,26 @@ def test_clients_have_their_own_measures(runs: Path) -> None:
         assert row[1] == row[2] == f"{50 * (own[1][0] + own[1][1]):.1f}", "all have begun both tasks"  # type: ignore[operator]
         assert row[4] == f"{100 * (own[0][0] - own[1][0]):.1f}"  # type: ignore[operator]
     assert len(rows) == 3
+
+
+def test_runs_with_other_settings_are_no_seeds_of_each_other(tmp_path: Path) -> None:
+    """As a folder has them in which one comparison followed another: rounds and a setting of the method differ."""
+    for name, own in {
+        "a": {"rounds": 1},
+        "b": {"rounds": 1, "seed": 5},
+        "c": {},
+        "d": {"finetune": {"lr": 0.01}},
+    }.items():
+        run("digits", out=tmp_path / name, method="finetune", **{**QUICK, **own, "eval_every": 1})
+    results = apart(find_results([tmp_path]))
+    assert [result.method for result in results] == [
+        *["finetune, rounds = 1, lr = 0.05"] * 2,
+        "finetune, rounds = 2, lr = 0.05",
+        "finetune, rounds = 2, lr = 0.01",
+    ]
+    page = make_page(find_results([tmp_path]), "x")
+    assert not re.findall(r'id="[^"]*[ =,][^"]*"', page)
+    assert [r.method for r in apart(find_results([tmp_path / "a", tmp_path / "b"]))] == ["finetune"] * 2
 
 
 def test_a_run_with_clocks_of_their_own_has_a_picture_and_rows_by_round(tmp_path: Path) -> None:

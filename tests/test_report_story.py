@@ -67,7 +67,7 @@ def test_a_sure_lead() -> None:
     assert story(groups(*runs)) == (
         "a leads with accuracy 62.5 %, 12.5 points above b (95 % interval 12.5 to 12.5, 2 seeds). "
         "b forgets least: 0.0 points, then a with 12.5 points. "
-        "a costs 1.5 k gradients and 3 MB of traffic; the fewest gradients has b: 1 k gradients and 1.5 MB."
+        "a costs 1.5 k gradients and 3 MB of traffic; b takes the fewest gradients: 1 k gradients and 1.5 MB."
     )
 
 

@@ -13,7 +13,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-VERSION = re.compile(r"\d+\.\d+\.\d+")
+NUMBER = r"(?:0|[1-9]\d*)"
+VERSION = re.compile(rf"{NUMBER}\.{NUMBER}\.{NUMBER}")
 APPS = ("src/cflag/engines/flower/app/pyproject.toml", "baselines/c_flag/pyproject.toml")
 UNRELEASED = "## Unreleased\n"
 
@@ -28,7 +29,13 @@ def places(version: str, day: date) -> dict[str, tuple[str, str]]:
 
 
 def write(root: Path, version: str, day: date) -> None:
-    """Write all places, or none."""
+    """Write all places, or none; versions only grow."""
+    changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.findall(r"^## (\d+\.\d+\.\d+) \(", changelog, re.MULTILINE)
+    last = max(map(_numbers, released), default=(-1,))
+    if _numbers(version) <= last:
+        was = ".".join(map(str, last))
+        sys.exit(f"{was} is in the changelog already: the next version must be higher than that, {version} is not")
     written = {}
     for name, (looked_for, line) in places(version, day).items():
         written[name], found = re.subn(looked_for, line, (root / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -36,6 +43,10 @@ def write(root: Path, version: str, day: date) -> None:
             sys.exit(f"{name} has {found} lines like {looked_for!r} where one is to be written: mend it, then repeat")
     for name, text in written.items():
         (root / name).write_text(text, encoding="utf-8")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def missing(root: Path, version: str) -> list[str]:

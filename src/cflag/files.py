@@ -50,8 +50,9 @@ def _write(path: Path, content: bytes, durable: bool) -> None:
             if durable:
                 os.fsync(file.fileno())
         os.replace(fresh, path)
-    except OSError:
+    except OSError as error:
         fresh.unlink(missing_ok=True)
+        error.filename, error.filename2 = str(path), None  # nobody knows of the other
         raise
 
 

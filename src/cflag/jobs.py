@@ -215,7 +215,8 @@ def _carry_forked(job: Job, own: Own, words: Connection) -> None:
     except KeyboardInterrupt:
         sys.exit(InterruptedRunError.exit_code)
     except Exception as error:
-        words.send(f"{type(error).__name__}: {error} ({traceback.extract_tb(error.__traceback__)[-1]})"[:4000])
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        words.send(f"{type(error).__name__}: {error} ({at.filename}, line {at.lineno}, in {at.name})"[:4000])
         sys.exit(1)
 
 

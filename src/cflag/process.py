@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
@@ -31,8 +32,13 @@ def allowed_cores() -> set[int]:
 
 def this_core() -> int | None:
     """Return the core that this process is on at present; None where the system does not say."""
-    ask = getattr(ctypes.CDLL(None), "sched_getcpu", None)
+    ask = _sched_getcpu()
     return None if ask is None else int(ask())
+
+
+@cache
+def _sched_getcpu() -> Any:
+    return getattr(ctypes.CDLL(None), "sched_getcpu", None)
 
 
 def peak_mb() -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,8 +124,18 @@ def _reproduce(args: argparse.Namespace) -> None:
             console.print(table)
         for path in write(campaign, summary, out / campaign.name):
             console.print(str(path), highlight=False, soft_wrap=True)
-    for line in failed.values():
-        console.print(f"failed: {line}", highlight=False, soft_wrap=True, markup=False)
+    _complain(console, failed, len(jobs))
+
+
+def _complain(console: Console, failed: dict[Path, str], runs: int) -> None:
+    """Say what failed; a data set that is not there fails in the same words many times over."""
+    same = Counter(line.rpartition(" failed: ")[2] for line in failed.values())
+    for error, times in same.items():
+        first = next(line for line in failed.values() if line.endswith(error))
+        more = f" (and {times - 1} more)" if times > 1 else ""
+        console.print(f"failed: {first}{more}", highlight=False, soft_wrap=True, markup=False)
+    if failed:
+        raise CflagError(f"{len(failed)} of {runs} runs failed; the same command tries them again")
 
 
 def _usual_scale(campaigns: Sequence[Campaign]) -> str:

@@ -23,7 +23,7 @@ from cflag.engines.bundles import Bundle, bundled
 from cflag.engines.holdings import Holdings
 from cflag.errors import UserError
 from cflag.files import WHAT_TO_DO, load_client_state
-from cflag.learning.choir import Choir, same_bits
+from cflag.learning.choir import Choir, told
 from cflag.learning.drift import Watch
 from cflag.learning.gradient_table import Workspace
 from cflag.learning.learner import Learner, OwnLoss
@@ -105,8 +105,8 @@ class Host:
         self.data = Holdings(data_limit)
         self.answering: set[int] = set()
         """Those who answer side by side at present: they keep their samples, whatever the limit."""
-        self.same_as_one: dict[tuple[str, ...], bool] = {}
-        """Which questions, and with what sent along, clients answered as one with the bits of each by itself."""
+        self.same_as_one: dict[tuple[object, ...], bool] = {}
+        """In which tasks, which questions, and with what sent along, clients answered as one with the bits of each."""
         self.workspace = Workspace(method.local.table_bytes)
         self.context: RoundContext | None = None
         self.keeper = Keeper(memory, self.schedule)
@@ -154,15 +154,20 @@ class Host:
         if len(whom) == 1:
             return [self._answer(whom[0], self.alone, ask, start, context)]
         self.answering = {number for number, _ in whom}
-        # A class that derives from one which says so may have other lines, so only its own word counts.
-        if ask.question not in vars(type(self.method)).get("elementwise", ()) or self.learner.augment is not None:
+        if not self._may_answer_as_one(ask):
             return self._each(whom, ask, start, context)
-        lines = (ask.question, *sorted(ask.sent))  # what is sent decides which of a question's lines run
+        lines = (context.task, ask.question, *sorted(ask.sent))  # what is sent decides which of a question's lines run
         if lines in self.same_as_one:
             return (self._as_one if self.same_as_one[lines] else self._each)(whom, ask, start, context)
-        as_one, each = self._as_one(whom, ask, start, context), self._each(whom, ask, start, context)
-        self.same_as_one[lines] = same_bits(as_one, each)
+        as_one = told(self._as_one(whom, ask, start, context))
+        each = self._each(whom, ask, start, context)
+        if sum(reply is not None for reply in each) > 1:  # of one client a row is all there is
+            self.same_as_one[lines] = as_one == told(each)
         return each
+
+    def _may_answer_as_one(self, ask: Ask) -> bool:
+        """Say whether the method says so: a class that derives from one which does may have other lines."""
+        return ask.question in vars(type(self.method)).get("elementwise", ()) and self.learner.augment is None
 
     def _each(self, whom: Sequence[Whom], ask: Ask, start: Tensor, context: RoundContext) -> list[Reply | None]:
         """Let clients answer side by side, each by itself."""

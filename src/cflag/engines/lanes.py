@@ -25,10 +25,10 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from cflag.conversation import Reply
+from cflag.conversation import Answer, Reply, nbytes
 from cflag.engines.bundles import Bundle, Note, note_of, reply_of
 from cflag.engines.host import Host
-from cflag.engines.shelf import Board, Placed, Shelf
+from cflag.engines.shelf import ROOM, Board, Placed, Shelf
 from cflag.errors import CflagError
 from cflag.process import allowed_cores, collect_rarely, end_with_parent, this_core, use_one_thread
 
@@ -53,29 +53,55 @@ class Lane(Protocol):
         """Return its next reply."""
         ...
 
+    def waits(self) -> bool:
+        """Say whether the next reply is still to come, from elsewhere."""
+        ...
+
     def close(self) -> None:
         """Stop whatever stands behind this lane."""
         ...
 
 
 class HereLane:
-    """A host in this process; it works on clients when a reply is asked for."""
+    """A host in this process; it works on clients when a reply is asked for, or while others keep us waiting."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.replies: Iterator[Any] = iter(())
+        self.ahead: deque[Any] = deque()
+        self._held = 0
 
     def send(self, command: str, *args: Any) -> None:
         """Start a command."""
+        self.close()
         self.replies = (reply for came in getattr(self.host, command)(*args) for reply in _several(came))
 
     def receive(self) -> Any:
         """Return its next reply."""
-        return next(self.replies)
+        if not self.ahead:
+            return next(self.replies)
+        reply = self.ahead.popleft()
+        self._held -= _size(reply)
+        return reply
+
+    def work_ahead(self) -> bool:
+        """Make one more reply before its turn; say whether there was one to make, and room for it."""
+        if self._held > ROOM:
+            return False
+        for reply in self.replies:
+            self.ahead.append(_copied(reply))
+            self._held += _size(reply)
+            return True
+        return False
+
+    def waits(self) -> bool:
+        """Nothing here comes from elsewhere."""
+        return False
 
     def close(self) -> None:
         """Drop what is left undone."""
-        self.replies = iter(())
+        self.replies, self._held = iter(()), 0
+        self.ahead.clear()
 
 
 class WorkerLane:
@@ -121,6 +147,10 @@ class WorkerLane:
             self._fetch()
         reply = self.replies.popleft()
         return reply if self.board is None or reply is None else _read(self.shelf, self.board, reply)
+
+    def waits(self) -> bool:
+        """Say whether the next reply is still to come."""
+        return not self.replies and not self.connection.poll()
 
     def _fetch(self) -> None:
         """Wait for more replies; those before are read by now, and their board is free."""
@@ -197,6 +227,24 @@ def _send(connection: Connection, what: Any) -> None:
 def _several(came: Any) -> list[Any]:
     """Return replies that come together as they are, and one that comes by itself in a list."""
     return came if isinstance(came, list) else [came]
+
+
+def _copied(reply: Any) -> Any:
+    """Return a reply with tensors of its own: the next client of this process may overwrite those it came with."""
+    if isinstance(reply, Bundle):
+        return replace(reply, total=_own(reply.total))
+    return replace(reply, answer=_own(reply.answer)) if isinstance(reply, Reply) else reply
+
+
+def _own(answer: Answer) -> Answer:
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in answer.items()}
+
+
+def _size(reply: Any) -> int:
+    """Return how many bytes a reply's tensors take."""
+    if isinstance(reply, Bundle):
+        return nbytes(reply.total)
+    return nbytes(reply.answer) if isinstance(reply, Reply) else 0
 
 
 def _written(shelf: Shelf, replies: Sequence[Any]) -> tuple[Board | None, Sequence[Any]]:

@@ -41,7 +41,8 @@ class LocalEngine(Engine):
         super().__init__(host.benchmark.schedule, mean, host.method.ratios)
         self.benchmark = host.benchmark
         count = min(workers, len(self.everyone))
-        self.lanes: list[Lane] = [HereLane(host), *[WorkerLane(host, k, count <= cores()) for k in range(1, count)]]
+        self.here = HereLane(host)
+        self.lanes: list[Lane] = [self.here, *[WorkerLane(host, k, count <= cores()) for k in range(1, count)]]
         self.stopped = stopped
         self.files: StateStore | None = None
         """Where clients' states were last saved, once one was or the run was resumed."""
@@ -172,7 +173,11 @@ class LocalEngine(Engine):
             lane.send(command, share, *args)
 
     def _receive(self, lane: int) -> Any:
-        reply = self.lanes[lane].receive()
+        """Return a lane's next reply; while that is still to come, this process does its own share."""
+        asked = self.lanes[lane]
+        while asked.waits() and not self.stopped() and self.here.work_ahead():
+            pass
+        reply = asked.receive()
         if self.stopped():
             raise InterruptedRunError("stopped")
         return reply

@@ -36,13 +36,23 @@ class Choir:
     """Several clients as a method sees one, at the first seats of a stack."""
 
     def __init__(self, stack: Stack, clients: Sequence[Client], method: str) -> None:
-        self.params = stack.rows(len(clients))
+        self._params = stack.rows(len(clients))
         self.start = clients[0].start
         self.buffers = clients[0].buffers
         self._stack = stack
         self._clients = clients
         self._samples = joined([client.data for client in clients])
         self._method = method
+
+    @property
+    def params(self) -> Tensor:
+        """The local parameters, a row each; change them in place."""
+        return self._params
+
+    @params.setter
+    def params(self, value: Tensor) -> None:
+        if value is not self._params:
+            self._params.copy_(value)
 
     def __getattr__(self, name: str) -> Any:
         raise UserError(
@@ -77,16 +87,17 @@ class Choir:
 
     def answers(self, answer: Answer) -> list[Answer]:
         """Return each client's own answer: its row of every matrix; what else there is they have in common."""
-        rows = {name: value for name, value in answer.items() if isinstance(value, Tensor) and value.dim() == 2}
-        each = zip(*(matrix.unbind(0) for matrix in rows.values()), strict=True)
-        return [{**answer, **dict(zip(rows, own, strict=True))} for own in each]
+        count = len(self._clients)
+        rows = {n: v.unbind(0) for n, v in answer.items() if isinstance(v, Tensor) and v.dim() == 2 and len(v) == count}
+        return [answer | {name: own[k] for name, own in rows.items()} for k in range(count)]
 
 
-def same_bits(ours: Sequence[Reply | None], theirs: Sequence[Reply | None]) -> bool:
-    """Say whether answers, and what was counted and logged along with them, are the same to the bit."""
-    return all(
-        a is b or (a is not None and b is not None and _told(a) == _told(b)) for a, b in zip(ours, theirs, strict=True)
-    )
+def told(replies: Sequence[Reply | None]) -> list[Any]:
+    """Return what is in replies as it is now, to be compared: two are the same if every bit of theirs is.
+
+    Answers may be parts of the stack, which the next who answer overwrite.
+    """
+    return [reply and _told(reply) for reply in replies]
 
 
 def _told(reply: Reply) -> tuple[Any, ...]:

@@ -147,6 +147,7 @@ class FedAvgSettings:
     """The learning rate of the local steps."""
 
     lr: float = 0.05
+    """The rate of the local steps."""
 
     def check(self, table: str) -> None:
         """Refuse numbers that cannot work; `table` is the config table that has them."""

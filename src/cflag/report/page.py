@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from cflag import registry
+from cflag.config import ELSEWHERE, flatten
 from cflag.data.options import ScheduleOptions
 from cflag.errors import UserError
 from cflag.files import checksum
@@ -38,7 +42,9 @@ def find_results(folders: Sequence[Path]) -> list[Result]:
 
 def make_page(results: Sequence[Result], title: str) -> str:
     """Return the whole page; runs of several benchmarks get a part for each, below one table of all."""
-    benchmarks, colours = by_benchmark(results), parts.colours_of(results)
+    benchmarks = {name: apart(runs) for name, runs in by_benchmark(results).items()}
+    results = [result for runs in benchmarks.values() for result in runs]
+    colours = parts.colours_of(results)
     if len(benchmarks) == 1:
         said = story(parts.by_method(results))
         sections = _sections(results, "", colours)
@@ -110,6 +116,25 @@ def by_benchmark(results: Sequence[Result]) -> dict[str, list[Result]]:
         name = ", ".join([result.config["source"], parts.scenario(result.config), *details])
         groups.setdefault(name, []).append(result)
     return groups
+
+
+def apart(results: Sequence[Result]) -> list[Result]:
+    """Give a method's runs names that say in what their settings differ: such runs are no seeds of each other."""
+    groups, named = parts.by_method(results), dict[int, Result]()
+    for method, runs in groups.items():
+        configs = [_settings(run) for run in runs]
+        values = {key: {repr(config.get(key)) for config in configs} for key in dict.fromkeys(chain(*configs))}
+        differing = [key for key, found in values.items() if len(found) > 1]
+        for run, config in zip(runs, configs, strict=True):
+            said = [f"{key.removeprefix(f'{method}.')} = {_shown(config.get(key))}" for key in differing]
+            named[id(run)] = replace(run, method=", ".join([method, *said]))
+    return [named[id(result)] for result in results]
+
+
+def _settings(result: Result) -> dict[str, Any]:
+    """Return the settings that a run's numbers depend on, but for its seed; other methods' tables are not used."""
+    others = {*registry.names("method"), *ELSEWHERE, "seed", "eval_every"} - {result.method}
+    return {key: value for key, value in flatten(result.config) if key.partition(".")[0] not in others}
 
 
 def _value(config: Any, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -54,7 +55,8 @@ def colours_of(results: Sequence[Result]) -> dict[str, int]:
 def figure(key: str, caption: str, inner: str) -> str:
     """Return a drawing with its caption, under a name of its own."""
     head = f"<h3>{escape(caption)}</h3>" if caption else ""
-    return f'<figure id="{escape(key)}">{head}{inner}</figure>'
+    place = re.sub(r"[^\w.-]+", "-", key)  # names of methods may have settings in them
+    return f'<figure id="{place}">{head}{inner}</figure>'
 
 
 def none(text: str) -> str:
@@ -176,8 +178,8 @@ def on_axis(score: Score, of: str = "") -> str:
 
 
 def swatch(colour: int) -> str:
-    """Return a small square of a method's colour."""
-    return f'<i class="swatch b{colour % COLOURS}"></i>'
+    """Return a small square of a method's colour; a striped one where its lines are dashed."""
+    return f'<i class="swatch b{colour % COLOURS}{" dash" * dashed(colour)}"></i>'
 
 
 def accuracy(groups: Groups, key: str, colours: Colours) -> str:

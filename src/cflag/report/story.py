@@ -159,7 +159,7 @@ def _what_it_costs(groups: Groups) -> str:
         return f"A run costs {spent(best)} of traffic."
     if best == cheapest:
         return f"{best} costs {spent(best)} of traffic, and no other takes fewer gradients."
-    return f"{best} costs {spent(best)} of traffic; the fewest gradients has {cheapest}: {spent(cheapest)}."
+    return f"{best} costs {spent(best)} of traffic; {cheapest} takes the fewest gradients: {spent(cheapest)}."
 
 
 def _points(score: Score, value: float) -> str:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GRID = "#22303c", "#d9dee3"
+MOST_INSIDE = 9
+"""Methods whose names have room beside their lines; more stand outside the plot."""
 READABLE = 20
 """Tasks up to which each has a label of its own; drawing ten thousand takes minutes, and nobody can read them."""
 
@@ -87,7 +89,11 @@ def draw_accuracy(results: Sequence[Result]) -> Figure:
         axes.set_xticks(results[0].rows[1])
     if score.bounds is not None:
         axes.set_ylim(top=1.01 * score.factor * score.bounds[1])
-    axes.legend(frameon=False)
+    lines = axes.get_lines()
+    if len(lines) <= MOST_INSIDE:
+        axes.legend(frameon=False)
+    else:
+        figure.legend(handles=lines, loc="outside right upper", frameon=False, fontsize=8)
     return figure
 
 

@@ -230,7 +230,7 @@ class Roll:
             raise GarbageError(f"client {number}: {head['error']}" if type(number) is int else str(head["error"]))
         if head["experiment"] != self._experiment:
             raise GarbageError("it answers for another experiment")
-        if head["version"] != cflag.__version__:
+        if _release(head["version"]) != _release(cflag.__version__):
             raise GarbageError(f"it runs cflag {head['version']}, this server {cflag.__version__}")
         number, spec = head["number"], head["spec"]
         if type(number) is not int or not 0 <= number < self.config.clients:
@@ -297,3 +297,8 @@ def _counts(values: Any, tasks: int) -> list[int]:
     if any(type(v) is not int or not 0 <= v < 2**40 for v in values):
         raise GarbageError(f"its sizes are {str(values)[:80]}")
     return values
+
+
+def _release(version: object) -> str:
+    """Return which release a version is or becomes: all builds between two count as the next."""
+    return str(version).partition(".dev")[0]
