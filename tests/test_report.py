@@ -94,17 +94,18 @@ def test_clients_have_their_own_measures(runs: Path) -> None:
 
 def test_runs_with_other_settings_are_no_seeds_of_each_other(tmp_path: Path) -> None:
     """As a folder has them in which one comparison followed another: rounds and a setting of the method differ."""
-    for name, own in {
+    kinds: dict[str, dict[str, Any]] = {
         "a": {"rounds": 1},
         "b": {"rounds": 1, "seed": 5},
         "c": {},
         "d": {"finetune": {"lr": 0.01}},
-    }.items():
+    }
+    for name, own in kinds.items():
         run("digits", out=tmp_path / name, method="finetune", **{**QUICK, **own, "eval_every": 1})
     results = apart(find_results([tmp_path]))
     assert [result.method for result in results] == [
-        *["finetune, rounds = 1, lr = 0.05"] * 2,
-        "finetune, rounds = 2, lr = 0.05",
+        *["finetune, rounds = 1, lr = 0.1"] * 2,
+        "finetune, rounds = 2, lr = 0.1",
         "finetune, rounds = 2, lr = 0.01",
     ]
     page = make_page(find_results([tmp_path]), "x")
