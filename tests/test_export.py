@@ -326,17 +326,19 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
         export(copy, "pytorch")
 
 
-def test_a_network_that_was_handed_over_is_named_again(tmp_path: Path, answers: Answers) -> None:
+@pytest.mark.parametrize("name", ["Net", "net"])
+def test_a_network_that_was_handed_over_is_named_again(name: str, tmp_path: Path, answers: Answers) -> None:
+    """Its class, or an object of it, whose own weights do not matter."""
     (tmp_path / "net.py").write_text(
         "from torch import nn\nclass Net(nn.Sequential):\n"
-        "    def __init__(self):\n        super().__init__(nn.Flatten(), nn.Linear(64, 10))\n"
+        "    def __init__(self):\n        super().__init__(nn.Flatten(), nn.Linear(64, 10))\nnet = Net()\n"
     )
     own = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     result = run("digits", out=tmp_path / "run", model=own, **SMALL)
     to = ["export", str(tmp_path / "run"), "--to", "torchscript"]
-    with pytest.raises(UserError, match=r"handed over in Python: name its class with --model FILE\.py:CLASS"):
+    with pytest.raises(UserError, match=r"handed over in Python: name it, or its class, with --model FILE\.py:NAME"):
         export(tmp_path / "run", "torchscript")
-    assert main([*to, "--model", f"{tmp_path / 'net.py'}:Net"]) == 0
+    assert main([*to, "--model", f"{tmp_path / 'net.py'}:{name}"]) == 0
     x = digits(Path()).test.x
     said = answers(tmp_path / "run" / "export-torchscript", x.numpy())
     assert said == result.model(own).predict(x, "any").tolist()

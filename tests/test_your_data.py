@@ -87,3 +87,13 @@ def test_its_fleets_have_the_numbers_of_one_machine(here: Path) -> None:
     for one, two in ((here / one, here / two) for one, two in pairs):
         assert len((two / "metrics.jsonl").read_text().splitlines()) == 4
         assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+
+
+def test_what_is_missing_is_no_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A column that is 5 wherever it is known has mean 5, whichever samples are held out."""
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text("a,label\n" + "5,x\n,x\n5,x\n5,y\n,y\n5,y\n")
+    main(["data", "check", "t.csv"])
+    assert "mean 5," in capsys.readouterr().out

@@ -109,10 +109,10 @@ class Exported(nn.Module):
         return self.scores(self.before(x), self.learner) + self.closed
 
 
-def export(run: Path, form: Form, out: Path | None = None, own: Maker | None = None) -> Path:
+def export(run: Path, form: Form, out: Path | None = None, own: nn.Module | Maker | None = None) -> Path:
     """Write a finished run's model, what its outputs mean, and a snippet that uses it; return their folder.
 
-    `own` makes the network of a run to which it was handed over in Python.
+    `own` is the network of a run to which it was handed over in Python, or makes it.
     """
     if form == "onnx" and any(find_spec(name) is None for name in ("onnx", "onnxscript")):
         raise UserError("--to onnx needs ONNX; install it with: pip install 'cflag[export]'")
@@ -153,7 +153,9 @@ def _kind(problem: str) -> str:
 def _refuse(config: Config, own: Maker | None) -> None:
     """Refuse runs whose network is not here, or of whose answers nobody could say what they mean."""
     if config.model == CUSTOM and own is None:
-        raise UserError("this run's network was handed over in Python: name its class with --model FILE.py:CLASS")
+        raise UserError(
+            "this run's network was handed over in Python: name it, or its class, with --model FILE.py:NAME"
+        )
     if config.model != CUSTOM and own is not None:
         raise UserError(
             f"--model is for networks that were handed over in Python; this run has model = '{config.model}'"

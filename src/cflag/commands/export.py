@@ -22,12 +22,14 @@ def add_export(commands: Commands) -> None:
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument("--to", choices=FORMS, required=True)
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: RUN/export-FORM")
-    parser.add_argument("--model", metavar="FILE.py:CLASS", help="the network, where it was handed over in Python")
+    parser.add_argument(
+        "--model", metavar="FILE.py:NAME", help="the network, or what makes it, where it was handed over in Python"
+    )
     parser.set_defaults(command=_export)
 
 
 def _export(args: argparse.Namespace) -> None:
     from cflag.export import export
-    from cflag.models.reference import model_maker
+    from cflag.models.reference import network_or_maker
 
-    print(export(args.run, args.to, args.out, args.model and model_maker(args.model)))
+    print(export(args.run, args.to, args.out, args.model and network_or_maker(args.model)))

@@ -65,10 +65,16 @@ def _tried(title: str, rows: Rows, reading: Reading) -> tuple[Source | None, str
     """Return the source that rows are; or why they are none."""
     x = rows.x
     try:
-        clean = replace(rows, x=torch.nan_to_num(x)) if isinstance(x, Tensor) and x.is_floating_point() else rows
+        clean = replace(rows, x=_filled(x)) if isinstance(x, Tensor) and x.is_floating_point() else rows
         return as_source(title, clean, reading), ""
     except DataError as error:
         return None, str(error)
+
+
+def _filled(x: Tensor) -> Tensor:
+    """Return samples with the mean of the others where a value is missing, so that the rest can be looked at."""
+    known = torch.where(x.isfinite(), x, torch.nan)
+    return torch.where(x.isfinite(), x, known.nanmean(0).nan_to_num())
 
 
 def _rows(source: Source) -> Rows:

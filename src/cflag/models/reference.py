@@ -56,6 +56,12 @@ def model_maker(name: str) -> Maker:
     return maker_of(_load(name), name)
 
 
+def network_or_maker(name: str) -> nn.Module | Maker:
+    """Return the network that a reference names, where its weights come from elsewhere, or what makes it."""
+    thing = _load(name) if is_reference(name) else None
+    return thing if isinstance(thing, torch.nn.Module) else model_maker(name)
+
+
 def _load(name: str) -> Any:
     """Return what a reference names."""
     place, _, what = name.rpartition(":")
@@ -78,7 +84,10 @@ def _is_network(thing: Any) -> bool:
 def maker_of(thing: Any, name: str) -> Maker:
     """Return a class or function as the maker of a model, whichever of the two ways it is called in."""
     if not callable(thing) or isinstance(thing, torch.nn.Module):
-        raise UserError(f"model = '{name}' must be a class or a function that makes an nn.Module, not {thing!r:.60}")
+        what = (
+            f"a {type(thing).__name__} that is made already" if isinstance(thing, torch.nn.Module) else f"{thing!r:.60}"
+        )
+        raise UserError(f"model = '{name}' must be a class or a function that makes an nn.Module, not {what}")
     try:
         signature = inspect.signature(thing)
         takes_all = _binds(signature, None, None, None)
