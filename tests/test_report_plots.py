@@ -84,3 +84,12 @@ def test_a_name_does_not_lie_on_another_methods_dot() -> None:
     name = float(re.findall(r'<text class="name f0" [^>]*y="([^"]+)"', drawn)[0])
     dots = [float(y) for y in re.findall(r'<circle [^>]*cy="([^"]+)"', drawn)]
     assert all(abs(name - 4 - y) >= 20 for y in dots)
+
+
+def test_many_names_are_in_a_legend_and_the_second_dozen_is_hollow() -> None:
+    few, many = ([Dots(f"m{k}", k % 12, [(k, k)], dash=k > 11) for k in range(count)] for count in (9, 14))
+    assert scatter(few, "x", "y").count('<text class="name') == 9
+    drawn = scatter(many, "x", "y")
+    assert '<text class="name' not in drawn
+    assert re.findall(r'<i class="(b\d+ dash)"></i>(m\d+)', drawn) == [("b0 dash", "m12"), ("b1 dash", "m13")]
+    assert len(re.findall(r'<circle class="c\d+ hollow"', drawn)) == 2

@@ -204,8 +204,9 @@ def costs(groups: Groups, key: str, colours: Colours) -> str:
     drawn = []
     for name, of, unit, size in (("gradients", gradients, "thousand", 1e3), ("traffic", traffic, "MB", 1e6)):
         dots = [
-            Dots(method, colours[method] % COLOURS, [(of(r) / size, score.factor * r.average_score) for r in runs])
+            Dots(method, k % COLOURS, [(of(r) / size, score.factor * r.average_score) for r in runs], dashed(k))
             for method, runs in groups.items()
+            for k in [colours[method]]
         ]
         picture = scatter(dots, f"{name} ({unit})", on_axis(score))
         drawn.append(figure(f"{key}{score.name}-against-{name}", f"{score.title} against {name}", picture))

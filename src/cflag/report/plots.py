@@ -7,8 +7,25 @@ from dataclasses import dataclass
 from html import escape
 from statistics import fmean, quantiles
 
-from cflag.report.svg import BOTTOM, HEIGHT, LEFT, LETTER, RIGHT, ROW, TOP, WIDTH, Axis, Point, frame, reach, svg
+from cflag.report.svg import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    LETTER,
+    RIGHT,
+    ROW,
+    TOP,
+    WIDTH,
+    Axis,
+    Point,
+    frame,
+    legend,
+    reach,
+    svg,
+)
 
+MOST_NAMED = 9
+"""Methods whose names find room beside their dots; more are in a legend."""
 MOST_DOTS = 400
 """Up to how many values of a strip have a dot each; of more there is the box alone."""
 FEW_TO_BOX = 5
@@ -24,6 +41,8 @@ class Dots:
     name: str
     colour: int
     points: Sequence[Point]
+    dash: bool = False
+    """Whether its lines are dashed elsewhere: here its dot is hollow."""
 
     @property
     def mean(self) -> Point:
@@ -32,7 +51,7 @@ class Dots:
 
 
 def scatter(groups: Sequence[Dots], x: str, y: str) -> str:
-    """Draw every run as a pale dot and every method's mean as a strong one with its name."""
+    """Draw every run as a pale dot and every method's mean as a strong one with its name, or above a legend of many."""
     points = [point for group in groups for point in group.points]
     across = Axis(  # costs are seen from 0 on
         *reach([0.0, *(a for a, _ in points)]),
@@ -50,9 +69,12 @@ def scatter(groups: Sequence[Dots], x: str, y: str) -> str:
         a, b = group.mean
         at, high = across.at(a), up.at(b)
         title = f"<title>{escape(group.name)}: {a:.4g}, {b:.4g}</title>"
-        parts.append(_dot(at, high, f'class="f{group.colour}" r="6"', title))
-        parts.append(_name(group, at, high, taken))
-    return svg("".join(parts), WIDTH, HEIGHT, "chart")
+        look = f'class="c{group.colour} hollow" r="5"' if group.dash else f'class="f{group.colour}" r="6"'
+        parts.append(_dot(at, high, look, title))
+        if len(groups) <= MOST_NAMED:
+            parts.append(_name(group, at, high, taken))
+    named = [(g.name, f"b{g.colour}{' dash' * g.dash}", False) for g in groups] if len(groups) > MOST_NAMED else []
+    return svg("".join(parts), WIDTH, HEIGHT, "chart") + legend(named)
 
 
 def _dot(x: float, y: float, look: str, inner: str = "") -> str:

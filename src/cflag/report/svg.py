@@ -103,10 +103,10 @@ def curves(
         kind, style = "chart ends", f"--narrow:{across.end + RIGHT:g}/{HEIGHT}"
     named = [(line.name, f"b{line.colour}{' dash' * line.dash}", direct) for line in lines if line.points]
     named += [(rug.name, f"b{rug.colour}", False) for rug in rugs if rug.at]
-    return svg("".join(parts), WIDTH, HEIGHT, kind, style) + _legend(named)
+    return svg("".join(parts), WIDTH, HEIGHT, kind, style) + legend(named)
 
 
-def _legend(names: Sequence[tuple[str, str, bool]]) -> str:
+def legend(names: Sequence[tuple[str, str, bool]]) -> str:
     """Return names with their colours; those that lines have at their ends are for narrow charts."""
     kind = ' class="narrow"'
     shown = "".join(f'<span{kind * narrow}><i class="{look}"></i>{escape(name)}</span>' for name, look, narrow in names)
