@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -26,6 +26,7 @@ def half_table(count: int, width: int) -> GradientTable:
     return Workspace(count * width * 2).table(count, torch.zeros(width))
 
 
+@example([torch.tensor([0.0, 0.0, 1000000.0, 693115.25])], 119.0)
 @given(st.lists(rows, min_size=1, max_size=5), st.floats(1e-20, 1e20))
 def test_half_precision_is_off_by_a_4096th_of_the_rows_largest(given_rows: list[Tensor], unit: float) -> None:
     table = half_table(len(given_rows), 4)
@@ -34,7 +35,7 @@ def test_half_precision_is_off_by_a_4096th_of_the_rows_largest(given_rows: list[
         table[j] = unit * row
     for held, row in zip(table, given_rows, strict=True):
         largest = (unit * row).abs().max()
-        assert ((held - unit * row).abs() <= HALF * largest * (1 + 1e-5) + 1e-37).all()
+        assert ((held - unit * row).abs() <= (HALF + 2.0**-22) * largest + 1e-37).all()  # and float32's own rounding
 
 
 @given(st.lists(rows, min_size=2, max_size=2), st.lists(rows, min_size=1, max_size=30))
