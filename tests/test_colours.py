@@ -80,6 +80,7 @@ def test_the_ledger_draws_methods_as_runs_do() -> None:
         assert looks[name]["color"] == colour(OWN.index(name))
         assert looks[name]["ls"] == ("--" if dashed(OWN.index(name)) else "-")
     assert looks["cflag-paper"]["color"] == looks["cflag"]["color"] == colour(0)
+    assert (looks["cflag-paper"]["ls"], looks["cflag"]["ls"], looks["replay-tail"]["ls"]) == ("-", "--", ":")
     assert looks["replay-tail"]["color"] == looks["replay"]["color"]
 
 

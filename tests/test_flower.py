@@ -16,6 +16,7 @@ from torch import Tensor
 from cflag import Experiment, registry
 from cflag.conversation import Answer
 from cflag.engines.flower.messages import pack, unpack
+from cflag.engines.flower.server.roll import _release
 from cflag.errors import CflagError, DivergedError
 from cflag.files import load_state
 from cflag.results.display import absences
@@ -743,3 +744,9 @@ def test_answers_are_plain() -> None:
     head, tensors = unpack(pack({"alpha": answer["alpha"]}, {"delta": torch.ones(3)}))
     assert head == {"alpha": 0.5}
     assert torch.equal(tensors["delta"], torch.ones(3))
+
+
+def test_builds_between_two_releases_are_of_the_next() -> None:
+    """The commit and the day are in their versions, and machines build on other days."""
+    assert _release("0.1.dev605+g7d0a41746.d20261119") == _release("0.1.dev0") != _release("0.1.0")
+    assert _release("1.2.4.dev1+gabc") == _release("1.2.4") != _release("1.2.3")

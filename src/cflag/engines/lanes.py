@@ -89,7 +89,7 @@ class HereLane:
         if self._held > ROOM:
             return False
         for reply in self.replies:
-            self.ahead.append(_copied(reply))
+            self.ahead.append(copied(reply))
             self._held += _size(reply)
             return True
         return False
@@ -229,8 +229,8 @@ def _several(came: Any) -> list[Any]:
     return came if isinstance(came, list) else [came]
 
 
-def _copied(reply: Any) -> Any:
-    """Return a reply with tensors of its own: the next client of this process may overwrite those it came with."""
+def copied(reply: Any) -> Any:
+    """Return a reply with tensors of its own: those it has may be the learner's, which the next client overwrites."""
     if isinstance(reply, Bundle):
         return replace(reply, total=_own(reply.total))
     return replace(reply, answer=_own(reply.answer)) if isinstance(reply, Reply) else reply

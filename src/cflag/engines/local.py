@@ -7,12 +7,10 @@ changes no number in the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from cflag.account import Counts
 from cflag.conversation import Ask, Cost, Mean, Reply, Value
@@ -21,7 +19,7 @@ from cflag.engines.deal import Deal
 from cflag.engines.engine import Engine, Total
 from cflag.engines.finite import check_finite
 from cflag.engines.host import NONE_LEFT, GlobalModel, Host, Whom
-from cflag.engines.lanes import HereLane, Lane, WorkerLane
+from cflag.engines.lanes import HereLane, Lane, WorkerLane, copied
 from cflag.errors import InterruptedRunError
 from cflag.means.base import PLAIN, MeanOptions
 from cflag.process import cores
@@ -161,11 +159,9 @@ class LocalEngine(Engine):
 
     @staticmethod
     def _held(replies: Iterable[tuple[Sequence[int], Reply | Bundle]]) -> Iterator[tuple[int, Reply]]:
-        """Yield replies that stay: a tensor may be the learner's own, which the next client overwrites."""
+        """Yield replies that stay."""
         for (number,), reply in replies:
-            assert isinstance(reply, Reply)
-            answer = {k: v.clone() if isinstance(v, Tensor) else v for k, v in reply.answer.items()}
-            yield number, replace(reply, answer=answer)
+            yield number, copied(reply)
 
     def _send(self, command: str, shares: Sequence[Sequence[Any]], *args: Any) -> None:
         """Give every lane its share of a command."""
