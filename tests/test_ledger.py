@@ -275,7 +275,7 @@ def test_the_printed_numbers_are_judged_beside_ours(tmp_path: Path) -> None:
     text = make_ledger(kept(tmp_path, summary("table-iid", *rows)))
     (line,) = (x for x in text.splitlines() if x.startswith("| With IID clients C-FLAG is the most accurate"))
     assert [cell.strip() for cell in line.split("|")[3:5]] == ["~ open", "✘ not supported"]
-    assert "| – | 4 of 4 (12 runs) | – |" in text
+    assert "| – | 4 of 18 (12 runs) | – |" in text
 
 
 def test_two_scales_stand_side_by_side_and_the_papers_own_has_no_mark(tmp_path: Path) -> None:

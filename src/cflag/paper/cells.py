@@ -6,7 +6,7 @@ a `Variant`. Cells that two campaigns share are run once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -108,13 +108,21 @@ class Cell:
         """Return each row's runs, one per seed, in folders named after their settings."""
         from cflag.jobs import Job
 
+        configs = self.configs(scale, out)
+        names = self.names(scale, {row: config.rounds for row, config in configs.items()})
+        return {
+            row: [Job(out / f"{names[row]}_{seed}", replace(config, seed=seed)) for seed in seeds]
+            for row, config in configs.items()
+        }
+
+    def names(self, scale: str, rounds: Mapping[str, int]) -> dict[str, str]:
+        """Return what the runs of rows with so many rounds are called, but for their seeds.
+
+        Rows of two cells whose runs have the same name are the same.
+        """
         usual = resolve(self._without(*LENGTH).raw(scale)).rounds
-        parts, jobs = self._telling(scale), {}
-        for name, config in self.configs(scale, out).items():
-            rounds = [] if config.rounds == usual else [f"rounds={config.rounds}"]
-            folder = "_".join([self.source, *parts, *rounds, name])
-            jobs[name] = [Job(out / f"{folder}_{seed}", replace(config, seed=seed)) for seed in seeds]
-        return jobs
+        start = "_".join([self.source, *self._telling(scale)])
+        return {row: f"{start}{'' if count == usual else f'_rounds={count}'}_{row}" for row, count in rounds.items()}
 
 
 @dataclass(frozen=True)

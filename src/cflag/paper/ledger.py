@@ -19,6 +19,7 @@ from cflag.paper.figures import PLAIN, draw
 from cflag.paper.present import NONE, markdown_table
 from cflag.paper.scales import EVIDENCE, SEEDS
 from cflag.paper.sections import first, marked, rows_of, section
+from cflag.paper.sharing import completed
 from cflag.paper.summary import CellResult, Summary
 from cflag.paper.variants import label, main_cflag
 
@@ -65,7 +66,8 @@ freedom. Three seeds are few: paired, a difference must exceed 4.3 standard erro
 
 
 def keep(folders: Iterable[Path], into: Path) -> None:
-    """Add the summaries of campaigns to those in the ledger's folder, and draw their figures again."""
+    """Add the summaries of campaigns to those in the ledger's folder, and draw the figures that change."""
+    before = {path: path.read_bytes() for path in _kept(into)}
     for folder in folders:
         found = [folder / f"{name}.json" for name in CAMPAIGNS if (folder / f"{name}.json").is_file()]
         if not found:
@@ -74,39 +76,38 @@ def keep(folders: Iterable[Path], into: Path) -> None:
             summary = _of_evidence(path)
             home = into / summary.scale / path.name
             home.parent.mkdir(parents=True, exist_ok=True)
-            campaign = CAMPAIGNS[summary.campaign]
-            if home.is_file():
-                summary = _in_order(campaign, summary.added_to(_load(home)))
-            write_json(home, summary.to_dict())
-            _draw(campaign, summary, home)
+            write_json(home, (summary.added_to(_load(home)) if home.is_file() else summary).to_dict())
+    _share(into)
+    for home in _kept(into):
+        if before.get(home) != home.read_bytes():
+            _draw(home)
 
 
 def draw_anew(into: Path) -> None:
     """Draw the figures of all summaries in the ledger's folder."""
+    _share(into)
     for path in _kept(into):
-        summary = _of_evidence(path)
-        _draw(CAMPAIGNS[summary.campaign], summary, path)
+        _draw(path)
 
 
-def _draw(campaign: Campaign, summary: Summary, home: Path) -> None:
+def _share(into: Path) -> None:
+    """Give each summary the rows that it lacks and another one of its scale has."""
+    for scale in EVIDENCE:
+        homes = [path for path in _kept(into) if path.parent.name == scale]
+        for home, summary in zip(homes, completed([_load(home) for home in homes]), strict=True):
+            write_json(home, summary.to_dict())
+
+
+def _draw(path: Path) -> None:
+    summary = _of_evidence(path)
+    campaign = CAMPAIGNS[summary.campaign]
     if campaign.kind not in PLAIN:
-        draw(campaign, summary).savefig(home.with_suffix(".png"), dpi=100)
+        draw(campaign, summary).savefig(path.with_suffix(".png"), dpi=100)
 
 
 def _kept(folder: Path) -> list[Path]:
     """Return the summaries that the ledger is made of."""
     return [p for scale in EVIDENCE for name in CAMPAIGNS if (p := folder / scale / f"{name}.json").is_file()]
-
-
-def _in_order(campaign: Campaign, summary: Summary) -> Summary:
-    """Sort entries as the campaign has them; what it no longer has comes last."""
-    order = [(c.group, v.name, c.at) for c in campaign.cells for v in c.variants(summary.scale)]
-    places = {key: place for place, key in enumerate(order)}
-
-    def place(e: CellResult) -> int:
-        return places.get((e.group, e.method, e.at), len(places))
-
-    return replace(summary, entries=sorted(summary.entries, key=place))
 
 
 def write_ledger(docs: Path) -> Path:
@@ -152,23 +153,24 @@ def _scales(ledger: Ledger) -> str:
     """Say which campaigns were run at which scale, and what the scales are."""
     rows = []
     for name, campaign in CAMPAIGNS.items():
-        counts = [_count(ledger.get(name, {}).get(scale)) for scale in EVIDENCE]
+        counts = [_count(campaign, ledger.get(name, {}).get(scale)) for scale in EVIDENCE]
         link = f"[`{name}`](#{name})" if name in ledger else f"`{name}`"
         rows.append([link, campaign.title, *counts])
     about = "".join(f"- `{name}`: {scale.about}; {_rows_at(name)}\n" for name, scale in EVIDENCE.items())
     table = markdown_table(["", "", *EVIDENCE], rows, 2)
-    return f"## What was run\n\n{table}\nCells with results, of those asked for. The scales:\n\n{about}"
+    return f"## What was run\n\n{table}\nCells with results, of all that a campaign has. The scales:\n\n{about}"
 
 
 def _rows_at(scale: str) -> str:
     return " and ".join(f"*{label(name)}*" for name in EVIDENCE[scale].cflag)
 
 
-def _count(summary: Summary | None) -> str:
+def _count(campaign: Campaign, summary: Summary | None) -> str:
     if summary is None:
         return NONE
     done = sum(1 for e in summary.entries if e.accuracy)
-    return f"{done} of {len(summary.entries)} ({sum(len(e.seeds) for e in summary.entries)} runs)"
+    whole = sum(len(cell.variants(summary.scale)) for cell in campaign.cells)
+    return f"{done} of {whole} ({sum(len(e.seeds) for e in summary.entries)} runs)"
 
 
 # --- claims ----------------------------------------------------------------------------------------------

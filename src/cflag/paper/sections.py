@@ -61,6 +61,9 @@ def _provenance(summary: Summary) -> str:
     scale = f"`{summary.scale}`{marked(summary.scale).removeprefix(summary.scale)}"
     seeds = ", ".join(map(str, sorted({seed for entry in summary.entries for seed in entry.seeds})))
     text = f"- scale {scale}: `{summary.command}`, seeds {seeds}, {summary.date}, commit {summary.commit}\n"
+    shared = dict.fromkeys(e.shared for e in summary.entries if e.shared)
+    if shared:
+        text += f"  - cells in common with {', '.join(f'[{name}](#{name})' for name in shared)} are from there\n"
     return text + "".join(f"  - failed: {line}\n" for line in summary.failed)
 
 

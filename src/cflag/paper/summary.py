@@ -55,6 +55,8 @@ class CellResult:
     """Γ(t) of each round, mean over seeds."""
     gamma_variation: list[float] | None = None
     """The standard deviation of Γ(t) over the rounds, of each seed."""
+    shared: str = ""
+    """The campaign that made these runs, where it was another one that has them in common with this one."""
 
 
 @dataclass(frozen=True)
@@ -162,19 +164,20 @@ def _last_day(results: Sequence[Result]) -> str:
     return datetime.fromtimestamp(max(ends), UTC).date().isoformat() if ends else ""
 
 
-def _entry(campaign: Campaign, cell: Cell, variant: Variant, results: Sequence[Result]) -> CellResult:
+def blank(campaign: Campaign, cell: Cell, variant: Variant) -> CellResult:
+    """Return a row before any of its runs, beside what the paper prints."""
     row = printed_row(campaign.name, variant, cell.at)
     paper = _printed_pair(printed().get(campaign.name, {}).get(cell.group, {}).get(row))
-    return CellResult(
-        group=cell.group,
-        method=variant.name,
-        at=cell.at,
+    slip = _slip(campaign.name, cell.group, row)
+    return CellResult(cell.group, variant.name, cell.at, [], None, None, *paper, slip)
+
+
+def _entry(campaign: Campaign, cell: Cell, variant: Variant, results: Sequence[Result]) -> CellResult:
+    return replace(
+        blank(campaign, cell, variant),
         seeds=[result.seed for result in results],
         accuracy=spread([100 * r.average_accuracy for r in results]),
         forgetting=spread([100 * r.forgetting for r in results]),
-        paper_accuracy=paper[0],
-        paper_forgetting=paper[1],
-        slip=_slip(campaign.name, cell.group, row),
         gradients=_mean_cost(results, ("gradients_current", "gradients_memory"), 1e3),
         megabytes=_mean_cost(results, ("bytes_up", "bytes_down"), 1e6),
         rounds=fmean(len(r.metrics) / len(r.accuracy_matrix) for r in results) if results else None,

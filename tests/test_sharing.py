@@ -1,0 +1,83 @@
+"""Cells that campaigns have in common: in the ledger, what one of them ran is there for the others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from cflag.paper.ledger import keep, make_ledger
+from cflag.paper.sharing import completed
+from cflag.paper.summary import CellResult, Summary
+
+
+def row(group: str, method: str, accuracy: float, at: float | None = None, rounds: float = 10.0) -> CellResult:
+    made = CellResult(group, method, at, [1234, 1235], (accuracy, 1.0), (5.0, 1.0), rounds=rounds)
+    return replace(made, accuracies=[accuracy - 1, accuracy + 1], forgettings=[4.0, 6.0])
+
+
+def summary(campaign: str, *entries: CellResult) -> Summary:
+    return Summary(campaign, "small", f"cflag reproduce {campaign}", "2025-05-03", "abc1234", list(entries))
+
+
+def rows(found: Summary) -> dict[tuple[str, str, float | None], tuple[float, str]]:
+    return {(e.group, e.method, e.at): (e.accuracy[0], e.shared) for e in found.entries if e.accuracy}
+
+
+def test_a_row_is_taken_where_the_same_run_is_asked_for() -> None:
+    """EWC at ζ = 0.1 on CIFAR100 is a row of the table and a point of the figure; at ζ = 1e5 it is in another table."""
+    table = summary("table-noniid", row("cifar100", "ewc", 20.0), row("cifar10", "ewc", 60.0))
+    figure = summary("figure-heterogeneity", row("cifar10", "ewc", 70.0, at=0.1))
+    _, found = completed([table, figure])
+    assert rows(found) == {("cifar10", "ewc", 0.1): (70.0, ""), ("cifar100", "ewc", 0.1): (20.0, "table-noniid")}
+
+
+def test_what_runs_are_called_decides_and_not_their_budget() -> None:
+    """Nine rounds bought with replay's gradients are no row of ten rounds; ten are, whatever they were bought with."""
+    bought = summary("cost-gradients", row("cifar10-iid", "ewc", 80.0, 10, rounds=9.0),
+                     row("cifar10-iid", "nccl", 86.0, 10))  # fmt: skip
+    equal = summary("cost-rounds", row("cifar10-iid", "replay", 87.0, 10))
+    again, found = completed([bought, equal])
+    assert rows(found) == {
+        ("cifar10-iid", "nccl", 10): (86.0, "cost-gradients"),
+        ("cifar10-iid", "replay", 10): (87.0, ""),
+    }
+    assert rows(again) == rows(bought), "what another budget buys cannot be told from a name"
+
+
+def test_the_papers_own_numbers_are_those_of_the_place_where_a_row_is_shown() -> None:
+    """The paper prints 87.89 for five clients in one table and 89.28 for the same run in another."""
+    one = summary("table-iid", replace(row("cifar10", "cflag-paper", 77.7), paper_accuracy=(89.28, 4.98)))
+    _, found = completed([one, summary("table-clients", row("cifar10-iid", "cflag-paper", 76.6, at=10))])
+    (entry,) = [e for e in found.entries if e.at == 5]
+    assert (entry.accuracy, entry.paper_accuracy, entry.shared) == ((77.7, 1.0), (87.89, None), "table-iid")
+
+
+def test_a_figure_takes_no_row_that_lacks_what_it_shows() -> None:
+    table, curve = row("cifar10", "ewc", 82.0), replace(row("cifar10", "nccl", 86.0), after_tasks=[[90.0, 86.0]])
+    _, found = completed([summary("table-iid", table, curve), summary("figure-tasks", row("cifar100", "ewc", 39.0))])
+    assert rows(found) == {("cifar10", "nccl", None): (86.0, "table-iid"), ("cifar100", "ewc", None): (39.0, "")}
+
+
+def test_the_ledger_shares_what_it_takes_in_and_says_so(tmp_path: Path) -> None:
+    """A row of its own takes the place of one that was shared; what was shared is not passed on as if it were made."""
+    for name, entries in {
+        "table-noniid": [row("cifar100", "ewc", 20.0)],
+        "figure-heterogeneity": [row("cifar10", "ewc", 70.0, at=0.1)],
+    }.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(summary(name, *entries).to_dict()))
+    keep([tmp_path], tmp_path / "results")
+    ledger = make_ledger(tmp_path / "results")
+    assert "  - cells in common with [table-noniid](#table-noniid) are from there\n" in ledger
+    assert "| EWC-FL, 0.1 | 20.0 ± 1.0 |" in ledger
+    assert (
+        "| [`figure-heterogeneity`](#figure-heterogeneity) | Heterogeneity: ζ = 0.1, 1 and 1e5 | 2 of 24 (4 runs)"
+        in (ledger)
+    )
+    own = tmp_path / "own"
+    own.mkdir()
+    made = summary("figure-heterogeneity", row("cifar100", "ewc", 21.0, at=0.1))
+    (own / "figure-heterogeneity.json").write_text(json.dumps(made.to_dict()))
+    keep([own], tmp_path / "results")
+    kept = json.loads((tmp_path / "results" / "small" / "figure-heterogeneity.json").read_text())
+    assert rows(Summary.from_dict(kept))["cifar100", "ewc", 0.1] == (21.0, "")
