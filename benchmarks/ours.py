@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import cast
 
 from benchmarks.contest import take_turns
 from benchmarks.workloads import EVERY, Workload
@@ -38,20 +42,29 @@ def main(name: str) -> None:
     data, started = source(workload), time.perf_counter()
     experiment = open_experiment(workload, data)
     opened = time.perf_counter() - started
-    with one_thread():
-        engine = LocalEngine(experiment.host(), 2)
-        session = experiment.session(engine)
-        to_the_timed_task(session, workload)
-
-        def one_round() -> None:
-            session.round()
-            session.engine.settle()
-            if workload.method == "finetune":  # no client has a state: lanes are dealt anew, as after a checkpoint
-                engine.deal_anew()
-            session.server.round += 1
-
+    with ready(experiment, workload, 2) as session:
         parameters = session.server.params.numel()
+        one_round = partial(do_round, session, workload)
         take_turns(one_round, session.engine.peak_mb, open_seconds=opened, parameters=parameters)
+
+
+@contextmanager
+def ready(experiment: Experiment, workload: Workload, processes: int) -> Iterator[Session]:
+    """Hand out a session at the task that is timed, with its clients in so many processes."""
+    with one_thread():
+        session = experiment.session(LocalEngine(experiment.host(), processes))
+        to_the_timed_task(session, workload)
+        yield session
+        session.engine.close()
+
+
+def do_round(session: Session, workload: Workload) -> None:
+    """Do one round as `session.py` does, without test and checkpoint."""
+    session.round()
+    session.engine.settle()
+    if workload.method == "finetune":  # no client has a state: lanes are dealt anew, as after a checkpoint
+        cast("LocalEngine", session.engine).deal_anew()
+    session.server.round += 1
 
 
 def to_the_timed_task(session: Session, workload: Workload) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.alone import samples_a_client
 from benchmarks.bare import Loop
 from benchmarks.faults import same_state
 from benchmarks.ours import open_experiment, source, to_the_timed_task
@@ -40,6 +41,7 @@ def test_both_sides_evaluate_the_same_number_of_gradients(name: str, monkeypatch
     # C-FLAG's last component may be smaller than a mini-batch, and either side chooses for itself when to visit it.
     slack = workload.asked * BATCH if workload.method == "cflag" else 0
     assert abs(cost.current + cost.memory - seen) <= slack
+    assert abs(samples_a_client(workload) * workload.asked - seen) <= slack
     assert seen > 0
 
 
