@@ -60,7 +60,7 @@ def parsed(words: list[str]) -> argparse.Namespace | None:
 def check(args: argparse.Namespace) -> None:
     """Refuse presets, settings, methods and campaigns that do not exist; a file of another page is its own test's."""
     if args.command is _reproduce:
-        lists = [names_in("", given) if given else [] for given in (args.methods, args.sources, args.groups)]
+        lists = [names_in("", given) if given else [] for given in (args.methods, args.sources, args.groups, args.at)]
         chosen(find_campaign(args.name), args.scale or "small", *lists)
     elif getattr(args, "preset", None) and not getattr(args, "resume", None):
         files = [*args.plugin, *([args.preset] if args.preset.endswith(".toml") else [])]

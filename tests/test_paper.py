@@ -148,6 +148,14 @@ def test_cutting_a_campaign_down() -> None:
     assert [(c.source, c.rows) for c in small.cells] == [("cifar10", ("replay", "cflag-sgd"))]
     both = chosen(find_campaign("table-iid"), "paper", ["cflag", "cflag-paper"], ["cifar10"])
     assert [c.rows for c in both.cells] == [("cflag-paper", "cflag")]
+    points = chosen(find_campaign("cost-gradients"), "small", ["ewc"], [], ["cifar10-iid"], ["1", "10"])
+    assert [(c.group, c.at, c.rows) for c in points.cells] == [("cifar10-iid", at, ("ewc",)) for at in (1, 10)]
+    zetas = chosen(find_campaign("figure-heterogeneity"), "small", [], ["cifar100"], [], ["1", "100000"])
+    assert [(c.group, c.at) for c in zetas.cells] == [("cifar100", 1.0), ("cifar100", 1e5)]
+    with pytest.raises(UserError, match="unknown point of cost-gradients '7'; known: 1, 10, 3"):
+        chosen(find_campaign("cost-gradients"), "small", [], [], [], ["7"])
+    with pytest.raises(UserError, match="there is no point of table-iid: it is no sweep"):
+        chosen(find_campaign("table-iid"), "small", [], [], [], ["7"])
     with pytest.raises(UserError, match="did you mean 'cflag'"):
         chosen(find_campaign("table-iid"), "paper", ["cflg"], [])
     with pytest.raises(UserError, match="unknown row of table-iid at scale smoke 'cflag'; did you mean 'cflag-sgd'"):

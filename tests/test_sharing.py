@@ -45,6 +45,16 @@ def test_what_runs_are_called_decides_and_not_their_budget() -> None:
     assert rows(again) == rows(bought), "what another budget buys cannot be told from a name"
 
 
+def test_a_budget_shares_what_it_was_found_to_buy() -> None:
+    """Asked but not run, a row says how many rounds replay's bytes are worth: ten are the table's, nine are not."""
+    table = summary("table-iid", row("cifar10", "ewc", 82.0), row("cifar10", "nccl", 86.0))
+    asked = [
+        CellResult("cifar10-iid", name, 10, [], None, None, rounds=n) for name, n in (("ewc", 10.0), ("nccl", 9.0))
+    ]
+    _, found = completed([table, summary("cost-bytes", *asked)])
+    assert rows(found) == {("cifar10-iid", "ewc", 10): (82.0, "table-iid")}
+
+
 def test_the_papers_own_numbers_are_those_of_the_place_where_a_row_is_shown() -> None:
     """The paper prints 87.89 for five clients in one table and 89.28 for the same run in another."""
     one = summary("table-iid", replace(row("cifar10", "cflag-paper", 77.7), paper_accuracy=(89.28, 4.98)))

@@ -41,6 +41,8 @@ def add_reproduce(commands: Commands) -> None:
     reproduce.add_argument("--sources", metavar="NAME,NAME,...", help="only these data sets (default: all)")
     reproduce.add_argument("--groups", metavar="NAME,NAME,...", help="only these columns of a table or panels of a "
                            "figure, for example cifar10-class-iid (default: all)")  # fmt: skip
+    reproduce.add_argument("--at", metavar="X,X,...", help="only these points of a sweep, for example clients 5,10, or "
+                           "budgets (default: all)")  # fmt: skip
     reproduce.add_argument("--seeds", default=USUAL_SEEDS, metavar="N,N,...")
     reproduce.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at once (default: one per core)")
     reproduce.add_argument("--log", default="", metavar="NAME,NAME", help="log the runs: tensorboard, mlflow or both")
@@ -98,10 +100,11 @@ def _reproduce(args: argparse.Namespace) -> None:
     methods = names_in("--methods", args.methods) if args.methods else []
     sources = names_in("--sources", args.sources) if args.sources else []
     groups = names_in("--groups", args.groups) if args.groups else []
+    points = names_in("--at", args.at) if args.at else []
     named = list(CAMPAIGNS.values()) if args.name == "all" else [find_campaign(args.name)]
     args.scale = args.scale or _usual_scale(named)
     campaigns = [campaign for campaign in named if args.name != "all" or args.scale in campaign.scales]
-    campaigns = [chosen(campaign, args.scale, methods, sources, groups) for campaign in campaigns]
+    campaigns = [chosen(campaign, args.scale, methods, sources, groups, points) for campaign in campaigns]
     out = args.out or default_out(args.scale)
     if args.dry_run:
         for campaign in campaigns:  # said first: it is known without the data, which prices and timing need
@@ -164,6 +167,7 @@ def _command(name: str, args: argparse.Namespace) -> str:
         ("--methods", args.methods, None),
         ("--sources", args.sources, None),
         ("--groups", args.groups, None),
+        ("--at", args.at, None),
         ("--seeds", args.seeds, USUAL_SEEDS),
     ):
         if value != default:

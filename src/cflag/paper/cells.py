@@ -46,6 +46,11 @@ class Cell:
     payer: str = "replay"
     """The row whose costs are the budget, whether it is among the rows or not."""
 
+    @property
+    def point(self) -> str:
+        """Its value in a sweep as it is written; nothing where there is no sweep."""
+        return "" if self.at is None else f"{self.at:g}"
+
     def variants(self, scale: str) -> list[Variant]:
         """Return the rows that are run at a scale."""
         names = [n for row in self.rows for n in (SCALES[scale].cflag if row == PAPERS_OWN else (row,))]
@@ -152,24 +157,32 @@ class Campaign:
 
 
 def chosen(
-    campaign: Campaign, scale: str, rows: Sequence[str], sources: Sequence[str], groups: Sequence[str] = ()
+    campaign: Campaign,
+    scale: str,
+    rows: Sequence[str],
+    sources: Sequence[str],
+    groups: Sequence[str] = (),
+    points: Sequence[str] = (),
 ) -> Campaign:
-    """Return a campaign at a scale, cut down to some rows, data sets and groups; nothing named means all."""
+    """Return a campaign at a scale, cut down to some rows, data sets, groups and points; nothing named means all."""
     if scale not in campaign.scales:
         raise UserError(f"{campaign.name} is for scale {' or '.join(campaign.scales)}, not {scale}")
     for what, asked, there in (
         (f"row of {campaign.name} at scale {scale}", rows, {v.name for c in campaign.cells for v in c.variants(scale)}),
         (f"source of {campaign.name}", sources, {cell.source for cell in campaign.cells}),
         (f"group of {campaign.name}", groups, {cell.group for cell in campaign.cells}),
+        (f"point of {campaign.name}", points, {cell.point for cell in campaign.cells if cell.point}),
     ):
         for name in asked:
             if name not in there:
-                raise unknown(what, name, there)
+                raise unknown(what, name, there) if there else UserError(f"there is no {what}: it is no sweep")
     cells = tuple(
         replace(cell, rows=tuple(v.name for v in cell.variants(scale) if not rows or v.name in rows))
         for cell in campaign.cells
-        if (not sources or cell.source in sources) and (not groups or cell.group in groups)
-    )
+        if all(not asked or mine in asked
+               for mine, asked in ((cell.source, sources), (cell.group, groups), (cell.point, points)))
+    )  # fmt: skip
     if not cells:
-        raise UserError(f"{campaign.name} has no group {', '.join(groups)} with source {', '.join(sources)}")
+        asked = ", ".join((*groups, *points, *sources))
+        raise UserError(f"{campaign.name} has nothing that is all of these at once: {asked}")
     return replace(campaign, cells=cells)

@@ -37,7 +37,7 @@ def _completed(summary: Summary, known: Mapping[str, Sequence[tuple[str, CellRes
     campaign, entries = CAMPAIGNS[summary.campaign], {_key(e): e for e in summary.entries}
     places: dict[Key, int] = {}
     for cell in campaign.cells:
-        names = _names(cell, summary.scale)
+        names = _names(cell, summary.scale, entries)
         for variant in cell.variants(summary.scale):
             key = (cell.group, variant.name, cell.at)
             places[key] = len(places)
@@ -51,11 +51,14 @@ def _completed(summary: Summary, known: Mapping[str, Sequence[tuple[str, CellRes
     return replace(summary, entries=sorted(entries.values(), key=lambda e: places.get(_key(e), last)))
 
 
-def _names(cell: Cell, scale: str) -> dict[str, str]:
-    """Return what a cell's runs are called; what a budget other than rounds buys is not known here."""
-    if cell.budget != "rounds":
-        return {}
-    return cell.names(scale, {row: config.rounds for row, config in cell.configs(scale, Path()).items()})
+def _names(cell: Cell, scale: str, entries: Mapping[Key, CellResult]) -> dict[str, str]:
+    """Return what runs of a cell are called; how many rounds another budget buys is known of rows that were asked."""
+    if cell.budget == "rounds":
+        rounds = {row: config.rounds for row, config in cell.configs(scale, Path()).items()}
+    else:
+        mine = {v.name: entries.get((cell.group, v.name, cell.at)) for v in cell.variants(scale)}
+        rounds = {row: round(e.rounds) for row, e in mine.items() if e is not None and e.rounds}
+    return cell.names(scale, rounds)
 
 
 def _shows(entry: CellResult, kind: str) -> bool:

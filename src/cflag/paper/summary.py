@@ -152,7 +152,8 @@ def summarise(
             jobs = rows[variant.name]
             results = [Result.load(job.folder) for job in jobs if RunFolder(job.folder).finished]
             lost = [job.config.seed for job in jobs if any(line.startswith(f"{job.folder.name}: ") for line in failed)]
-            entries.append(replace(_entry(campaign, cell, variant, results), lost=lost))
+            planned = replace(blank(campaign, cell, variant), rounds=float(jobs[0].config.rounds))
+            entries.append(replace(_entry(planned, campaign.kind, results) if results else planned, lost=lost))
             everything += results
     told = [line.replace(f"{out}/", "") for line in failed]  # a ledger is read where there is no such folder
     commits = sorted({result.versions.get("commit", "installed") for result in everything})
@@ -172,21 +173,21 @@ def blank(campaign: Campaign, cell: Cell, variant: Variant) -> CellResult:
     return CellResult(cell.group, variant.name, cell.at, [], None, None, *paper, slip)
 
 
-def _entry(campaign: Campaign, cell: Cell, variant: Variant, results: Sequence[Result]) -> CellResult:
+def _entry(planned: CellResult, kind: str, results: Sequence[Result]) -> CellResult:
     return replace(
-        blank(campaign, cell, variant),
+        planned,
         seeds=[result.seed for result in results],
         accuracy=spread([100 * r.average_accuracy for r in results]),
         forgetting=spread([100 * r.forgetting for r in results]),
         gradients=_mean_cost(results, ("gradients_current", "gradients_memory"), 1e3),
         megabytes=_mean_cost(results, ("bytes_up", "bytes_down"), 1e6),
-        rounds=fmean(len(r.metrics) / len(r.accuracy_matrix) for r in results) if results else None,
-        images=_images(results[0]) if results else None,
+        rounds=fmean(len(r.metrics) / len(r.accuracy_matrix) for r in results),
+        images=_images(results[0]),
         accuracies=[round(100 * r.average_accuracy, 3) for r in results],
         forgettings=[round(100 * r.forgetting, 3) for r in results],
-        after_tasks=_after_tasks(results) if campaign.kind == "tasks" else None,
-        gamma=_gamma(results) if campaign.kind == "gamma" else None,
-        gamma_variation=_gamma_variation(results) if campaign.kind == "gamma" else None,
+        after_tasks=_after_tasks(results) if kind == "tasks" else None,
+        gamma=_gamma(results) if kind == "gamma" else None,
+        gamma_variation=_gamma_variation(results) if kind == "gamma" else None,
     )
 
 
