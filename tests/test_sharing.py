@@ -55,6 +55,19 @@ def test_a_budget_shares_what_it_was_found_to_buy() -> None:
     assert rows(found) == {("cifar10-iid", "ewc", 10): (82.0, "table-iid")}
 
 
+def test_a_campaign_of_others_runs_alone_says_so(tmp_path: Path) -> None:
+    asked = Summary("cost-bytes", "small", "cflag reproduce cost-bytes", "", "",
+                    [CellResult("cifar10-iid", "ewc", 10, [], None, None, rounds=10.0)])  # fmt: skip
+    for made in (summary("table-iid", row("cifar10", "ewc", 82.0)), asked):
+        (tmp_path / f"{made.campaign}.json").write_text(json.dumps(made.to_dict()))
+    keep([tmp_path], tmp_path / "results")
+    ledger = make_ledger(tmp_path / "results")
+    assert (
+        "- scale `small` ≠: `cflag reproduce cost-bytes`, none of it run here\n  - cells in common with [tab" in ledger
+    )
+    assert "- scale `small` ≠: `cflag reproduce table-iid`, seeds 1234, 1235, 2025-05-03, commit abc1234\n" in ledger
+
+
 def test_the_papers_own_numbers_are_those_of_the_place_where_a_row_is_shown() -> None:
     """The paper prints 87.89 for five clients in one table and 89.28 for the same run in another."""
     one = summary("table-iid", replace(row("cifar10", "cflag-paper", 77.7), paper_accuracy=(89.28, 4.98)))

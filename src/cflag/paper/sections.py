@@ -59,8 +59,11 @@ def marked(scale: str) -> str:
 def _provenance(summary: Summary) -> str:
     """Say how a summary was made."""
     scale = f"`{summary.scale}`{marked(summary.scale).removeprefix(summary.scale)}"
-    seeds = ", ".join(map(str, sorted({seed for entry in summary.entries for seed in entry.seeds})))
-    text = f"- scale {scale}: `{summary.command}`, seeds {seeds}, {summary.date}, commit {summary.commit}\n"
+    own = sorted({seed for entry in summary.entries if not entry.shared for seed in entry.seeds})
+    made = (
+        f"seeds {', '.join(map(str, own))}, {summary.date}, commit {summary.commit}" if own else "none of it run here"
+    )
+    text = f"- scale {scale}: `{summary.command}`, {made}\n"
     shared = dict.fromkeys(e.shared for e in summary.entries if e.shared)
     if shared:
         text += f"  - cells in common with {', '.join(f'[{name}](#{name})' for name in shared)} are from there\n"
