@@ -58,7 +58,8 @@ def test_a_budget_shares_what_it_was_found_to_buy() -> None:
 def test_a_campaign_of_others_runs_alone_says_so(tmp_path: Path) -> None:
     asked = Summary("cost-bytes", "small", "cflag reproduce cost-bytes", "", "",
                     [CellResult("cifar10-iid", "ewc", 10, [], None, None, rounds=10.0)])  # fmt: skip
-    for made in (summary("table-iid", row("cifar10", "ewc", 82.0)), asked):
+    table = summary("table-iid", replace(row("cifar10", "ewc", 82.0), gradients=1000.0, megabytes=47.0))
+    for made in (table, asked):
         (tmp_path / f"{made.campaign}.json").write_text(json.dumps(made.to_dict()))
     keep([tmp_path], tmp_path / "results")
     ledger = make_ledger(tmp_path / "results")
