@@ -241,6 +241,15 @@ def test_so_far_shows_what_is_finished_and_runs_nothing(
     assert len(list(tmp_path.glob("digits*"))) == 1
 
 
+@pytest.mark.parametrize("name", ["figure-tasks", "figure-clients", "figure-gamma", "parts", "cost-rounds"])
+def test_a_figure_of_which_nothing_is_finished_is_not_drawn(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", name, "--so-far", "--out", str(tmp_path)]) == 0
+    assert sorted(path.suffix for path in tmp_path.glob(f"{name}.*")) == [".json", ".md"]
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_a_sum_up_of_half_a_campaign(small: Campaign, tmp_path: Path) -> None:
     summary = summarise(small, "smoke", [1], tmp_path, "command")
     assert [e.accuracy for e in summary.entries] == [None, None]

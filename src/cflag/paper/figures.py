@@ -23,6 +23,11 @@ PLAIN = ("table", "rates", "rows")
 Pick = Callable[[CellResult], Spread | None]
 
 
+def drawable(campaign: Campaign, summary: Summary) -> bool:
+    """Say whether there is anything to draw: a campaign with a figure, and a finished run."""
+    return campaign.kind not in PLAIN and any(e.seeds for e in summary.entries)
+
+
 def draw(campaign: Campaign, summary: Summary) -> Figure:
     """Draw the campaign's figure."""
     if campaign.kind == "parts":

@@ -15,7 +15,7 @@ from cflag.files import write_atomically, write_json
 from cflag.paper.campaigns import CAMPAIGNS, PAPERS
 from cflag.paper.cells import Campaign
 from cflag.paper.claims import CLAIMS, Claim, Verdict, overall
-from cflag.paper.figures import PLAIN, draw
+from cflag.paper.figures import draw, drawable
 from cflag.paper.present import NONE, markdown_table
 from cflag.paper.scales import EVIDENCE, SEEDS
 from cflag.paper.sections import first, marked, rows_of, section
@@ -101,7 +101,7 @@ def _share(into: Path) -> None:
 def _draw(path: Path) -> None:
     summary = _of_evidence(path)
     campaign = CAMPAIGNS[summary.campaign]
-    if campaign.kind not in PLAIN:
+    if drawable(campaign, summary):
         draw(campaign, summary).savefig(path.with_suffix(".png"), dpi=100)
 
 

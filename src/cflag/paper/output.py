@@ -8,7 +8,7 @@ from rich.table import Table
 
 from cflag.files import write_atomically, write_json
 from cflag.paper.cells import Campaign
-from cflag.paper.figures import PLAIN, draw
+from cflag.paper.figures import draw, drawable
 from cflag.paper.present import HEADS, as_markdown, rows, terminal_table
 from cflag.paper.study_tables import STUDIES, study_tables
 from cflag.paper.summary import Summary
@@ -20,7 +20,7 @@ def write(campaign: Campaign, summary: Summary, stem: Path) -> list[Path]:
     write_json(stem.with_suffix(".json"), summary.to_dict())
     write_atomically(stem.with_suffix(".md"), _markdown(campaign, summary).encode())
     files = [stem.with_suffix(".json"), stem.with_suffix(".md")]
-    if campaign.kind not in PLAIN:
+    if drawable(campaign, summary):
         files += save(draw(campaign, summary), stem)
     return files
 
