@@ -55,6 +55,16 @@ def test_a_budget_shares_what_it_was_found_to_buy() -> None:
     assert rows(found) == {("cifar10-iid", "ewc", 10): (82.0, "table-iid")}
 
 
+def test_what_is_shared_stays_shared_when_the_same_is_asked_again() -> None:
+    """Asked again and not run, it is still another campaign's; run here, it is this one's alone."""
+    mine = row("cifar10", "ewc", 82.0)
+    old = summary("figure-tasks", replace(mine, shared="table-iid"))
+    asked = summary("figure-tasks", replace(mine, seeds=[], accuracies=[], accuracy=None))
+    assert [(e.shared, e.seeds) for e in asked.added_to(old).entries] == [("table-iid", [1234, 1235])]
+    made = summary("figure-tasks", replace(row("cifar10", "ewc", 90.0), seeds=[1236], accuracies=[90.0]))
+    assert [(e.shared, e.seeds) for e in made.added_to(old).entries] == [("", [1236])]
+
+
 def test_a_campaign_of_others_runs_alone_says_so(tmp_path: Path) -> None:
     asked = Summary("cost-bytes", "small", "cflag reproduce cost-bytes", "", "",
                     [CellResult("cifar10-iid", "ewc", 10, [], None, None, rounds=10.0)])  # fmt: skip

@@ -105,11 +105,13 @@ def _listed(between: str, *texts: str) -> str:
 
 
 def _united(new: CellResult | None, old: CellResult | None) -> CellResult:
-    """Return one entry with the seeds of both."""
-    if new is None or old is None or not old.seeds:
+    """Return one entry with the seeds of both; runs of its own take the place of another campaign's."""
+    if new is None or old is None or not old.seeds or (old.shared and new.seeds):
         found = new or old
         assert found is not None  # a key is of one of the two
         return found
+    if not new.seeds:
+        return replace(old, lost=[seed for seed in dict.fromkeys((*old.lost, *new.lost)) if seed not in old.seeds])
     kept = [k for k, seed in enumerate(old.seeds) if seed not in new.seeds]
     weights = (len(kept), len(new.seeds))
 
