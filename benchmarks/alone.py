@@ -3,7 +3,7 @@
 `python -m benchmarks.alone S-1000-100 H ...` prints a table. In the contest of `benchmarks.run` each round follows one
 of somebody else's, which leaves caches cold and the worker asleep; here nothing does. The parameters that a client's
 gradients pass through and the samples they are of say what the processor could do at best: for a dense net four
-floating-point operations per parameter and sample (six below its last layer), which `products` times by themselves.
+floating-point operations per parameter and sample (six above its first layer), which `products` times by themselves.
 """
 
 from __future__ import annotations

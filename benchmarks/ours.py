@@ -53,9 +53,11 @@ def ready(experiment: Experiment, workload: Workload, processes: int) -> Iterato
     """Hand out a session at the task that is timed, with its clients in so many processes."""
     with one_thread():
         session = experiment.session(LocalEngine(experiment.host(), processes))
-        to_the_timed_task(session, workload)
-        yield session
-        session.engine.close()
+        try:
+            to_the_timed_task(session, workload)
+            yield session
+        finally:
+            session.engine.close()
 
 
 def do_round(session: Session, workload: Workload) -> None:

@@ -60,8 +60,10 @@ def parsed(words: list[str]) -> argparse.Namespace | None:
 def check(args: argparse.Namespace) -> None:
     """Refuse presets, settings, methods and campaigns that do not exist; a file of another page is its own test's."""
     if args.command is _reproduce:
-        lists = [names_in("", given) if given else [] for given in (args.methods, args.sources, args.groups, args.at)]
-        chosen(find_campaign(args.name), args.scale or "small", *lists)
+        lists = [names_in("", given) if given else [] for given in (args.methods, args.sources, args.groups)]
+        points = [float(text) for text in names_in("", args.at)] if args.at else []
+        rows, sources, groups = lists
+        chosen(find_campaign(args.name), args.scale or "small", rows, sources, groups, points)
     elif getattr(args, "preset", None) and not getattr(args, "resume", None):
         files = [*args.plugin, *([args.preset] if args.preset.endswith(".toml") else [])]
         if all(Path(file).is_file() for file in files):

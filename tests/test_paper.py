@@ -148,14 +148,14 @@ def test_cutting_a_campaign_down() -> None:
     assert [(c.source, c.rows) for c in small.cells] == [("cifar10", ("replay", "cflag-sgd"))]
     both = chosen(find_campaign("table-iid"), "paper", ["cflag", "cflag-paper"], ["cifar10"])
     assert [c.rows for c in both.cells] == [("cflag-paper", "cflag")]
-    points = chosen(find_campaign("cost-gradients"), "small", ["ewc"], [], ["cifar10-iid"], ["1", "10"])
+    points = chosen(find_campaign("cost-gradients"), "small", ["ewc"], [], ["cifar10-iid"], [1, 10])
     assert [(c.group, c.at, c.rows) for c in points.cells] == [("cifar10-iid", at, ("ewc",)) for at in (1, 10)]
-    zetas = chosen(find_campaign("figure-heterogeneity"), "small", [], ["cifar100"], [], ["1", "100000"])
+    zetas = chosen(find_campaign("figure-heterogeneity"), "small", [], ["cifar100"], [], [1, 1e5])
     assert [(c.group, c.at) for c in zetas.cells] == [("cifar100", 1.0), ("cifar100", 1e5)]
-    with pytest.raises(UserError, match="unknown point of cost-gradients '7'; known: 1, 10, 3"):
-        chosen(find_campaign("cost-gradients"), "small", [], [], [], ["7"])
-    with pytest.raises(UserError, match="there is no point of table-iid: it is no sweep"):
-        chosen(find_campaign("table-iid"), "small", [], [], [], ["7"])
+    with pytest.raises(UserError, match="cost-gradients has nothing at 1, 7: its points are 1, 3, 10"):
+        chosen(find_campaign("cost-gradients"), "small", [], [], [], [1, 7])
+    with pytest.raises(UserError, match="table-iid has nothing at 7: it is no sweep"):
+        chosen(find_campaign("table-iid"), "small", [], [], [], [7])
     with pytest.raises(UserError, match="did you mean 'cflag'"):
         chosen(find_campaign("table-iid"), "paper", ["cflg"], [])
     with pytest.raises(UserError, match="unknown row of table-iid at scale smoke 'cflag'; did you mean 'cflag-sgd'"):
@@ -245,8 +245,8 @@ def test_so_far_shows_what_is_finished_and_runs_nothing(
 def test_a_figure_of_which_nothing_is_finished_is_not_drawn(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["reproduce", name, "--so-far", "--out", str(tmp_path)]) == 0
-    assert sorted(path.suffix for path in tmp_path.glob(f"{name}.*")) == [".json", ".md"]
+    assert main(["reproduce", name, "--so-far", "--out", str(tmp_path / "new")]) == 0
+    assert sorted(path.suffix for path in tmp_path.glob(f"new/{name}.*")) == [".json", ".md"]
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -12,7 +12,8 @@ from cflag.paper.summary import CellResult, Summary
 
 
 def row(group: str, method: str, accuracy: float, at: float | None = None, rounds: float = 10.0) -> CellResult:
-    made = CellResult(group, method, at, [1234, 1235], (accuracy, 1.0), (5.0, 1.0), rounds=rounds)
+    made = CellResult(group, method, at, [1234, 1235], (accuracy, 1.0), (5.0, 1.0), rounds=rounds,
+                      gradients=1000.0, megabytes=47.0)  # fmt: skip
     return replace(made, accuracies=[accuracy - 1, accuracy + 1], forgettings=[4.0, 6.0])
 
 
@@ -55,21 +56,63 @@ def test_a_budget_shares_what_it_was_found_to_buy() -> None:
     assert rows(found) == {("cifar10-iid", "ewc", 10): (82.0, "table-iid")}
 
 
-def test_what_is_shared_stays_shared_when_the_same_is_asked_again() -> None:
-    """Asked again and not run, it is still another campaign's; run here, it is this one's alone."""
-    mine = row("cifar10", "ewc", 82.0)
-    old = summary("figure-tasks", replace(mine, shared="table-iid"))
-    asked = summary("figure-tasks", replace(mine, seeds=[], accuracies=[], accuracy=None))
-    assert [(e.shared, e.seeds) for e in asked.added_to(old).entries] == [("table-iid", [1234, 1235])]
-    made = summary("figure-tasks", replace(row("cifar10", "ewc", 90.0), seeds=[1236], accuracies=[90.0]))
-    assert [(e.shared, e.seeds) for e in made.added_to(old).entries] == [("", [1236])]
+def taken_in(folder: Path, *summaries: Summary) -> dict[str, Summary]:
+    """Let a ledger in `folder` take in summaries; return what it has then."""
+    given = folder / "given"
+    given.mkdir(exist_ok=True)
+    for made in summaries:
+        (given / f"{made.campaign}.json").write_text(json.dumps(made.to_dict()))
+    keep([given], folder / "results")
+    for path in given.iterdir():
+        path.unlink()
+    return {p.stem: Summary.from_dict(json.loads(p.read_text())) for p in (folder / "results/small").glob("*.json")}
+
+
+def test_what_is_shared_is_found_anew_each_time(tmp_path: Path) -> None:
+    """It stays while it is wanted and there; runs of its own are never lost to it, whoever shared before."""
+    table = summary("table-iid", row("cifar10", "ewc", 82.0))
+    asked = summary("cost-bytes", CellResult("cifar10-iid", "ewc", 10, [], None, None, rounds=10.0))
+    key = "cifar10-iid", "ewc", 10
+    both = taken_in(tmp_path, table, asked)
+    assert rows(both["cost-bytes"]) == {key: (82.0, "table-iid")}
+    assert rows(taken_in(tmp_path, asked)["cost-bytes"]) == {key: (82.0, "table-iid")}
+    own = replace(row(*key[:2], 90.0, at=10), seeds=[1237, 1238])
+    theirs = taken_in(tmp_path, summary("cost-bytes", own))["cost-bytes"]
+    assert [(e.seeds, e.shared) for e in theirs.entries] == [([1237, 1238], "")]
+    again = taken_in(tmp_path, both["cost-bytes"])["cost-bytes"]  # as a ledger of somebody else's has it
+    assert [(e.seeds, e.shared) for e in again.entries] == [([1237, 1238], "")]
+
+
+def test_what_is_no_longer_wanted_or_there_is_not_shared_any_more(tmp_path: Path) -> None:
+    asked = CellResult("cifar10-iid", "ewc", 10, [], None, None, rounds=10.0)
+    taken_in(tmp_path, summary("table-iid", row("cifar10", "ewc", 82.0)), summary("cost-bytes", asked))
+    assert rows(taken_in(tmp_path, summary("cost-bytes", replace(asked, rounds=9.0)))["cost-bytes"]) == {}
+    assert rows(taken_in(tmp_path, summary("cost-bytes", asked))["cost-bytes"]) != {}
+    (tmp_path / "results/small/table-iid.json").unlink()
+    assert rows(taken_in(tmp_path, summary("cost-rounds"))["cost-bytes"]) == {}
+
+
+def test_runs_of_other_settings_are_neither_shared_nor_mixed() -> None:
+    """A preset's rate is in no name: what its settings come to tells runs with another one apart."""
+    made = row("cifar10", "ewc", 82.0)
+    figure = summary("figure-tasks", row("cifar10", "nccl", 86.0))
+    curve = replace(made, after_tasks=[[90.0, 82.0]])
+    _, found = completed([summary("table-iid", replace(curve, settings="other")), figure])
+    assert ("cifar10", "ewc", None) not in rows(found)
+    _, found = completed([summary("table-iid", curve), figure])
+    assert rows(found)["cifar10", "ewc", None] == (82.0, "table-iid"), "of older runs it is not known"
+    older, newer = replace(made, settings="a"), replace(made, seeds=[1240], accuracies=[90.0], settings="b")
+    assert summary("table-iid", newer).added_to(summary("table-iid", older)).entries == [newer]
+    longer = replace(newer, settings="a", rounds=11.0)
+    assert summary("table-iid", longer).added_to(summary("table-iid", older)).entries == [longer]
+    more = replace(newer, settings="a")
+    assert summary("table-iid", more).added_to(summary("table-iid", older)).entries[0].seeds == [1234, 1235, 1240]
 
 
 def test_a_campaign_of_others_runs_alone_says_so(tmp_path: Path) -> None:
     asked = Summary("cost-bytes", "small", "cflag reproduce cost-bytes", "", "",
                     [CellResult("cifar10-iid", "ewc", 10, [], None, None, rounds=10.0)])  # fmt: skip
-    table = summary("table-iid", replace(row("cifar10", "ewc", 82.0), gradients=1000.0, megabytes=47.0))
-    for made in (table, asked):
+    for made in (summary("table-iid", row("cifar10", "ewc", 82.0)), asked):
         (tmp_path / f"{made.campaign}.json").write_text(json.dumps(made.to_dict()))
     keep([tmp_path], tmp_path / "results")
     ledger = make_ledger(tmp_path / "results")

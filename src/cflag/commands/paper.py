@@ -100,7 +100,7 @@ def _reproduce(args: argparse.Namespace) -> None:
     methods = names_in("--methods", args.methods) if args.methods else []
     sources = names_in("--sources", args.sources) if args.sources else []
     groups = names_in("--groups", args.groups) if args.groups else []
-    points = names_in("--at", args.at) if args.at else []
+    points = [_point(text) for text in names_in("--at", args.at)] if args.at else []
     named = list(CAMPAIGNS.values()) if args.name == "all" else [find_campaign(args.name)]
     args.scale = args.scale or _usual_scale(named)
     campaigns = [campaign for campaign in named if args.name != "all" or args.scale in campaign.scales]
@@ -128,6 +128,13 @@ def _reproduce(args: argparse.Namespace) -> None:
         for path in write(campaign, summary, out / campaign.name):
             console.print(str(path), highlight=False, soft_wrap=True)
     _complain(console, failed, len(jobs))
+
+
+def _point(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"--at takes numbers, not '{text}'") from None
 
 
 def _complain(console: Console, failed: dict[Path, str], runs: int) -> None:

@@ -46,11 +46,6 @@ class Cell:
     payer: str = "replay"
     """The row whose costs are the budget, whether it is among the rows or not."""
 
-    @property
-    def point(self) -> str:
-        """Its value in a sweep as it is written; nothing where there is no sweep."""
-        return "" if self.at is None else f"{self.at:g}"
-
     def variants(self, scale: str) -> list[Variant]:
         """Return the rows that are run at a scale."""
         names = [n for row in self.rows for n in (SCALES[scale].cflag if row == PAPERS_OWN else (row,))]
@@ -123,7 +118,7 @@ class Cell:
     def names(self, scale: str, rounds: Mapping[str, int]) -> dict[str, str]:
         """Return what the runs of rows with so many rounds are called, but for their seeds.
 
-        Rows of two cells whose runs have the same name are the same.
+        Rows of two cells whose runs have the same name are the same, as long as presets stay what they are.
         """
         usual = resolve(self._without(*LENGTH).raw(scale)).rounds
         start = "_".join([self.source, *self._telling(scale)])
@@ -162,7 +157,7 @@ def chosen(
     rows: Sequence[str],
     sources: Sequence[str],
     groups: Sequence[str] = (),
-    points: Sequence[str] = (),
+    points: Sequence[float] = (),
 ) -> Campaign:
     """Return a campaign at a scale, cut down to some rows, data sets, groups and points; nothing named means all."""
     if scale not in campaign.scales:
@@ -171,18 +166,21 @@ def chosen(
         (f"row of {campaign.name} at scale {scale}", rows, {v.name for c in campaign.cells for v in c.variants(scale)}),
         (f"source of {campaign.name}", sources, {cell.source for cell in campaign.cells}),
         (f"group of {campaign.name}", groups, {cell.group for cell in campaign.cells}),
-        (f"point of {campaign.name}", points, {cell.point for cell in campaign.cells if cell.point}),
     ):
         for name in asked:
             if name not in there:
-                raise unknown(what, name, there) if there else UserError(f"there is no {what}: it is no sweep")
+                raise unknown(what, name, there)
+    sweep = sorted({cell.at for cell in campaign.cells if cell.at is not None})
+    if not set(points) <= set(sweep):
+        known = f"its points are {', '.join(f'{at:g}' for at in sweep)}" if sweep else "it is no sweep"
+        raise UserError(f"{campaign.name} has nothing at {', '.join(f'{at:g}' for at in points)}: {known}")
     cells = tuple(
         replace(cell, rows=tuple(v.name for v in cell.variants(scale) if not rows or v.name in rows))
         for cell in campaign.cells
         if all(not asked or mine in asked
-               for mine, asked in ((cell.source, sources), (cell.group, groups), (cell.point, points)))
+               for mine, asked in ((cell.source, sources), (cell.group, groups), (cell.at, points)))
     )  # fmt: skip
     if not cells:
-        asked = ", ".join((*groups, *points, *sources))
-        raise UserError(f"{campaign.name} has nothing that is all of these at once: {asked}")
+        words = ", ".join((*groups, *(f"{at:g}" for at in points), *sources))
+        raise UserError(f"{campaign.name} has nothing that is all of these at once: {words}")
     return replace(campaign, cells=cells)

@@ -14,6 +14,7 @@ from math import hypot, sqrt
 from statistics import fmean
 from typing import Literal
 
+from cflag.paper.campaigns import find_campaign
 from cflag.paper.summary import CellResult, Spread, Summary
 from cflag.paper.variants import CFLAG_VARIANTS, PAPERS_OWN, label, main_cflag
 from cflag.results.intervals import critical, standard_error, welch
@@ -193,22 +194,35 @@ def _leads_at_every_zeta(summary: Summary) -> list[Judgement]:
 
 
 def _gamma_varies_more_iid(summary: Summary) -> list[Judgement]:
-    by_zeta = {e.at: e for e in _cflag(summary.entries) if e.gamma_variation}
-    if len(by_zeta) < 2:
+    ends = _ends(summary, "cifar10", lambda e: bool(e.gamma_variation))
+    if ends is None:
         return []
-    least, most = by_zeta[min(z for z in by_zeta if z)], by_zeta[max(z for z in by_zeta if z)]
+    least, most = ends
     spreads = [over_seeds(dict(zip(e.seeds, e.gamma_variation or [], strict=True))) for e in (most, least)]
     verdict = spreads[0].minus(spreads[1]).above_zero()
     told = [f"{spread.mean:.3f} at ζ = {e.at:g}" for spread, e in zip(spreads, (most, least), strict=True)]
     return [Judgement(most.group, verdict, f"{label(most.method)}, standard deviation over rounds {', '.join(told)}")]
 
 
-def _ends(entries: Sequence[CellResult], by: Callable[[CellResult], Measured]) -> tuple[Measured, str] | None:
+def _ends(
+    summary: Summary, group: str, known: Callable[[CellResult], bool] = lambda e: bool(e.accuracy)
+) -> tuple[CellResult, CellResult] | None:
+    """Return C-FLAG at both ends of the campaign's sweep, of its first variant that was run at both: half has none."""
+    swept = [cell.at for cell in find_campaign(summary.campaign).cells if cell.group == group and cell.at is not None]
+    for variant in CFLAG_VARIANTS:
+        there = {e.at: e for e in summary.entries if (e.group, e.method) == (group, variant.name) and known(e)}
+        if swept and min(swept) in there and max(swept) in there:
+            return there[min(swept)], there[max(swept)]
+    return None
+
+
+def _change(summary: Summary, group: str, by: Callable[[CellResult], Measured]) -> tuple[Measured, str] | None:
     """Return how C-FLAG's number changes from one end of a sweep to the other, and between which values."""
-    swept = sorted((e for e in _cflag(entries) if e.at is not None), key=lambda e: e.at or 0.0)
-    if len(swept) < 2 or swept[0].accuracy is None or swept[-1].accuracy is None:
-        return None  # half a sweep has no ends
-    return by(swept[-1]).minus(by(swept[0])), f"from {swept[0].at:g} to {swept[-1].at:g}, {label(swept[0].method)}"
+    ends = _ends(summary, group)
+    if ends is None:
+        return None
+    first, last = ends
+    return by(last).minus(by(first)), f"from {first.at:g} to {last.at:g}, {label(first.method)}"
 
 
 def _along(
@@ -218,9 +232,9 @@ def _along(
 
     def judge(summary: Summary) -> list[Judgement]:
         return [
-            Judgement(group, verdict(group, ends[0]), f"{ends[0]} points {ends[1]}")
-            for group, entries in _groups(summary).items()
-            if (ends := _ends(entries, by))
+            Judgement(group, verdict(group, change[0]), f"{change[0]} points {change[1]}")
+            for group in _groups(summary)
+            if (change := _change(summary, group, by))
         ]
 
     return judge
@@ -242,9 +256,9 @@ def _consistent(group: str, change: Measured) -> Verdict:
 
 def _more_sensitive(summary: Summary) -> list[Judgement]:
     """CIFAR100's accuracy changes more along the sweep than CIFAR10's."""
-    groups, judgements = _groups(summary), []
+    judgements = []
     for setting in ("iid", "noniid"):
-        small, large = (_ends(groups.get(f"{name}-{setting}", []), _accuracy) for name in ("cifar10", "cifar100"))
+        small, large = (_change(summary, f"{name}-{setting}", _accuracy) for name in ("cifar10", "cifar100"))
         if small and large:
             evidence = f"CIFAR100 {large[0]}, CIFAR10 {small[0]} points {small[1]}"
             judgements.append(Judgement(setting, large[0].minus(small[0]).above_zero(), evidence))

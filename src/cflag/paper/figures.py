@@ -146,7 +146,7 @@ def _parts(summary: Summary, whole: str) -> Figure:
     for axes, group in zip(panels, groups, strict=True):
         entries = {e.method: e for e in summary.entries if e.group == group}
         base = row_of(list(entries.values()), whole)
-        _bars(axes, [difference(entries[m], base) if base else None for m in methods])
+        _bars(axes, [difference(entries[m], base) if base and m in entries else None for m in methods])
         axes.set_title(f"{group}, Acc {shown(base.accuracy) if base else NONE}", fontsize=11)
         axes.set_yticks(range(len(methods)), [label(m) for m in methods] if axes is panels[0] else [""] * len(methods))
         axes.invert_yaxis()

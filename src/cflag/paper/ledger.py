@@ -73,10 +73,10 @@ def keep(folders: Iterable[Path], into: Path) -> None:
         if not found:
             raise UserError(f"{folder} holds no summary of a table or figure; make one with: cflag reproduce")
         for path in found:
-            summary = _of_evidence(path)
+            summary = _of_evidence(path).own()
             home = into / summary.scale / path.name
             home.parent.mkdir(parents=True, exist_ok=True)
-            write_json(home, (summary.added_to(_load(home)) if home.is_file() else summary).to_dict())
+            write_json(home, (summary.added_to(_load(home).own()) if home.is_file() else summary).to_dict())
     _share(into)
     for home in _kept(into):
         if before.get(home) != home.read_bytes():
@@ -94,7 +94,7 @@ def _share(into: Path) -> None:
     """Give each summary the rows that it lacks and another one of its scale has."""
     for scale in EVIDENCE:
         homes = [path for path in _kept(into) if path.parent.name == scale]
-        for home, summary in zip(homes, completed([_load(home) for home in homes]), strict=True):
+        for home, summary in zip(homes, completed([_load(home).own() for home in homes]), strict=True):
             write_json(home, summary.to_dict())
 
 
@@ -158,7 +158,8 @@ def _scales(ledger: Ledger) -> str:
         rows.append([link, campaign.title, *counts])
     about = "".join(f"- `{name}`: {scale.about}; {_rows_at(name)}\n" for name, scale in EVIDENCE.items())
     table = markdown_table(["", "", *EVIDENCE], rows, 2)
-    return f"## What was run\n\n{table}\nCells with results, of all that a campaign has. The scales:\n\n{about}"
+    counts_are = "Cells with results, of all that a campaign has; runs in common are counted in each campaign."
+    return f"## What was run\n\n{table}\n{counts_are} The scales:\n\n{about}"
 
 
 def _rows_at(scale: str) -> str:

@@ -17,6 +17,7 @@ from cflag.results.figures import save
 
 def write(campaign: Campaign, summary: Summary, stem: Path) -> list[Path]:
     """Write the summary, the table and, for a figure, the figure; return the files."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
     write_json(stem.with_suffix(".json"), summary.to_dict())
     write_atomically(stem.with_suffix(".md"), _markdown(campaign, summary).encode())
     files = [stem.with_suffix(".json"), stem.with_suffix(".md")]

@@ -7,15 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from cflag.files import strict_json
 from cflag.paper.cells import IMAGES, Campaign, Cell
 from cflag.paper.variants import VARIANTS, Variant
 from cflag.results.folder import RunFolder
 from cflag.results.result import Result
+
+if TYPE_CHECKING:
+    from cflag.config import Config
 
 Spread = tuple[float, float | None]
 """A mean in percent and its standard deviation, where it is known."""
@@ -57,6 +62,17 @@ class CellResult:
     """The standard deviation of Γ(t) over the rounds, of each seed."""
     shared: str = ""
     """The campaign that made these runs, where it was another one that has them in common with this one."""
+    settings: str = ""
+    """What all settings that decide its numbers but the seed come to: runs with others are not mixed with these."""
+
+    def as_asked(self) -> CellResult:
+        """Return the row without its runs: what was to be run."""
+        return CellResult(self.group, self.method, self.at, [], None, None, self.paper_accuracy, self.paper_forgetting,
+                          self.slip, rounds=self.rounds, settings=self.settings)  # fmt: skip
+
+    def differs_from(self, other: CellResult) -> bool:
+        """Say whether these runs are known to be of other settings than those."""
+        return bool(self.settings and other.settings and self.settings != other.settings)
 
 
 @dataclass(frozen=True)
@@ -73,6 +89,10 @@ class Summary:
     entries: list[CellResult]
     failed: list[str] = field(default_factory=list)
     """Runs that could not be finished, and why."""
+
+    def own(self) -> Summary:
+        """Return it without the runs of other campaigns: what is shared is found again where it is wanted."""
+        return replace(self, entries=[e.as_asked() if e.shared else e for e in self.entries])
 
     def added_to(self, older: Summary) -> Summary:
         """Return both in one: of a seed that both have, this one's numbers."""
@@ -105,13 +125,13 @@ def _listed(between: str, *texts: str) -> str:
 
 
 def _united(new: CellResult | None, old: CellResult | None) -> CellResult:
-    """Return one entry with the seeds of both; runs of its own take the place of another campaign's."""
-    if new is None or old is None or not old.seeds or (old.shared and new.seeds):
+    """Return one entry with the seeds of both; of runs with other settings, or rounds, the new ones alone."""
+    if new is None or old is None or not old.seeds:
         found = new or old
         assert found is not None  # a key is of one of the two
         return found
-    if not new.seeds:
-        return replace(old, lost=[seed for seed in dict.fromkeys((*old.lost, *new.lost)) if seed not in old.seeds])
+    if new.seeds and (new.differs_from(old) or new.rounds != old.rounds):
+        return new
     kept = [k for k, seed in enumerate(old.seeds) if seed not in new.seeds]
     weights = (len(kept), len(new.seeds))
 
@@ -135,7 +155,9 @@ def _united(new: CellResult | None, old: CellResult | None) -> CellResult:
         forgetting=spread(forgettings),
         gradients=mean(old.gradients, new.gradients),
         megabytes=mean(old.megabytes, new.megabytes),
-        rounds=mean(old.rounds, new.rounds),
+        rounds=new.rounds if new.seeds else old.rounds,
+        settings=(new.settings if new.seeds else "") or old.settings,
+        images=new.images or old.images,
         after_tasks=both(lambda e: e.after_tasks) or None,
         gamma=new.gamma or old.gamma,
         gamma_variation=both(lambda e: e.gamma_variation) or None,
@@ -154,12 +176,19 @@ def summarise(
             jobs = rows[variant.name]
             results = [Result.load(job.folder) for job in jobs if RunFolder(job.folder).finished]
             lost = [job.config.seed for job in jobs if any(line.startswith(f"{job.folder.name}: ") for line in failed)]
-            planned = replace(blank(campaign, cell, variant), rounds=float(jobs[0].config.rounds))
+            config = jobs[0].config
+            asked = blank(campaign, cell, variant)
+            planned = replace(asked, rounds=float(config.rounds), settings=settings_of(config))
             entries.append(replace(_entry(planned, campaign.kind, results) if results else planned, lost=lost))
             everything += results
     told = [line.replace(f"{out}/", "") for line in failed]  # a ledger is read where there is no such folder
     commits = sorted({result.versions.get("commit", "installed") for result in everything})
     return Summary(campaign.name, scale, command, _last_day(everything), ", ".join(commits), entries, told)
+
+
+def settings_of(config: Config) -> str:
+    """Return what all settings of a run that decide its numbers come to, whatever its seed."""
+    return sha256(strict_json(replace(config, seed=0).numbers()).encode()).hexdigest()[:12]
 
 
 def _last_day(results: Sequence[Result]) -> str:
@@ -187,7 +216,7 @@ def _entry(planned: CellResult, kind: str, results: Sequence[Result]) -> CellRes
         images=_images(results[0]),
         accuracies=[round(100 * r.average_accuracy, 3) for r in results],
         forgettings=[round(100 * r.forgetting, 3) for r in results],
-        after_tasks=_after_tasks(results) if kind == "tasks" else None,
+        after_tasks=_after_tasks(results) if kind in ("table", "tasks") else None,
         gamma=_gamma(results) if kind == "gamma" else None,
         gamma_variation=_gamma_variation(results) if kind == "gamma" else None,
     )
