@@ -33,6 +33,23 @@ def test_a_row_is_taken_where_the_same_run_is_asked_for() -> None:
     assert rows(found) == {("cifar10", "ewc", 0.1): (70.0, ""), ("cifar100", "ewc", 0.1): (20.0, "table-noniid")}
 
 
+def test_half_a_row_gives_way_to_the_whole_and_a_whole_one_to_none() -> None:
+    """One seed of a run that another campaign made with three, or with five of which a table wants three."""
+
+    def made(group: str, at: float | None, *seeds: int) -> CellResult:
+        return replace(row(group, "replay", 80.0, at), seeds=list(seeds), accuracies=[80.0] * len(seeds))
+
+    def seeds(own: tuple[int, ...]) -> list[int]:
+        five = summary("cost-rounds", made("cifar10-iid", 10, 1234, 1235, 1236, 1237, 1238))
+        _, found = completed([five, summary("table-iid", made("cifar10", None, *own))])
+        (entry,) = [e for e in found.entries if e.method == "replay"]
+        return entry.seeds
+
+    assert seeds((1234,)) == [1234, 1235, 1236, 1237, 1238]
+    assert seeds((1234, 1235, 1236)) == [1234, 1235, 1236]
+    assert seeds((1234, 1239)) == [1234, 1239], "what nobody else has is not lost"
+
+
 def test_what_runs_are_called_decides_and_not_their_budget() -> None:
     """Nine rounds bought with replay's gradients are no row of ten rounds; ten are, whatever they were bought with."""
     bought = summary("cost-gradients", row("cifar10-iid", "ewc", 80.0, 10, rounds=9.0),

@@ -13,6 +13,7 @@ from typing import Any
 
 from cflag.paper.campaigns import CAMPAIGNS
 from cflag.paper.cells import Campaign, Cell
+from cflag.paper.scales import SEEDS
 from cflag.paper.summary import CellResult, Summary, blank, settings_of
 
 Key = tuple[str, str, float | None]
@@ -24,8 +25,8 @@ SHOWN = {"tasks": "after_tasks", "gamma": "gamma"}
 def completed(summaries: Sequence[Summary]) -> list[Summary]:
     """Return the summaries of one scale, each in its own order and with the rows that it lacks and another one has.
 
-    A row with runs of its own stays as it is, though another campaign may have more seeds of it: those of a table are
-    compared with each other. A source keeps its rows for as long as it has them: whoever asks gives `Summary.own`.
+    A row that has the usual seeds stays as it is, though another campaign may have more of them: rows of a table are
+    compared with each other. What is shared is found anew each time: whoever asks gives `Summary.own`.
     """
     known: dict[str, list[tuple[str, CellResult]]] = {}
     for summary in summaries:
@@ -47,10 +48,12 @@ def _completed(summary: Summary, known: Mapping[str, Sequence[tuple[str, CellRes
         for variant in cell.variants(summary.scale):
             key = (cell.group, variant.name, cell.at)
             places[key] = len(places)
-            if variant.name not in asked or (key in entries and entries[key].accuracies):
+            own = set(entries[key].seeds) if key in entries else set()
+            if variant.name not in asked or own >= set(campaign.seeds(SEEDS)):
                 continue
             here = asked[variant.name]
-            found = [f for f in known.get(names[variant.name], ()) if _fits(f[1], here, campaign.kind)]
+            found = [f for f in known.get(names[variant.name], ())
+                     if own < set(f[1].seeds) and _fits(f[1], here, campaign.kind)]  # fmt: skip
             if found:
                 whose, entry = max(found, key=lambda f: len(f[1].seeds))
                 entries[key] = _taken(here, entry, whose, campaign.kind)
