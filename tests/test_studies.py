@@ -129,6 +129,20 @@ def test_cost_is_drawn_against_gradients_and_bytes() -> None:
     assert [list(line) for line in lines] == [[100.0, 1000.0], [1.0, 10.0]]
 
 
+def test_one_budget_is_drawn_from_the_best_to_the_worst() -> None:
+    entries = [
+        row("replay", [60.0, 80.0], seeds=[1, 2], at=10.0),
+        row("ewc", [75.0], at=10.0),
+        row("nccl", [50.0], at=10.0),
+    ]
+    (axes,) = draw(find_campaign("cost-bytes"), summary(*entries, campaign="cost-bytes")).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["NCCL-FL", "Erg-FL", "EWC-FL"]
+    means = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "D"]  # type: ignore[index]
+    assert means == [50.0, 70.0, 75.0]
+    (dotted,) = [line for line in axes.lines if line.get_linestyle() == ":"]
+    assert list(dotted.get_xdata()) == [70.0, 70.0]  # type: ignore[arg-type]
+
+
 class Digits(Cell):
     """A cell on data that are always there."""
 

@@ -12,7 +12,7 @@ from cflag.paper.study_tables import difference, row_of
 from cflag.paper.summary import CellResult, Spread, Summary, spread
 from cflag.paper.variants import VARIANTS, label, main_cflag
 from cflag.results.colours import COLOURS, colour, dashed, numbers
-from cflag.results.figures import INK, new_panels
+from cflag.results.figures import GRID, INK, new_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,8 @@ def draw(campaign: Campaign, summary: Summary) -> Figure:
     if campaign.kind == "parts":
         return _parts(summary, campaign.base)
     if campaign.kind == "cost":
-        return _cost(summary)
+        one_budget = len({cell.at for cell in campaign.cells}) == 1
+        return _ranked(summary, campaign.base) if one_budget else _cost(summary)
     return _lines(campaign, summary)
 
 
@@ -167,6 +168,30 @@ def _bars(axes: Axes, differences: Sequence[tuple[float, float | None] | None]) 
         axes.annotate(f" {mean:+.1f} ", (mean, y), ha="left" if mean > 0 else "right", va="center", fontsize=8)
     axes.axvline(0, color=INK, lw=0.8)
     axes.grid(axis="y", visible=False)
+
+
+def _ranked(summary: Summary, base: str) -> Figure:
+    """Rows from the best to the worst, their seeds as small dots; a panel per ζ, a line where the base is."""
+    groups = _groups(summary)
+    rows = sorted((e for e in summary.entries if e.accuracies), key=lambda e: fmean(e.accuracies))
+    ranked = {group: [e for e in rows if e.group == group] for group in groups}
+    looks = _looks(e.method for e in rows)
+    most = max(map(len, ranked.values()))
+    figure, panels = new_panels(1, len(groups), 4.9, 0.9 + 0.25 * most)
+    for axes, (group, entries) in zip(panels, ranked.items(), strict=True):
+        for y, e in enumerate(entries):
+            shade = looks[e.method]["color"]
+            axes.plot(e.accuracies, [y] * len(e.accuracies), "o", color=shade, ms=3, alpha=0.45)
+            axes.plot(fmean(e.accuracies), y, "D", color=shade, ms=6, mfc=looks[e.method]["mfc"])
+        there = row_of(entries, base)
+        if there:
+            axes.axvline(fmean(there.accuracies), color=INK, lw=0.8, ls=":")
+        axes.set_yticks(range(len(entries)), [label(e.method) for e in entries])
+        axes.set_ylim(len(entries) - most - 0.6, len(entries) - 0.4)
+        axes.grid(axis="x", color=GRID)
+        axes.set_title(f"{group} ({summary.scale})", fontsize=11)
+    figure.supxlabel(f"Acc (%): mean over seeds, and each seed; dotted: {label(base)}", fontsize=10)
+    return figure
 
 
 def _cost(summary: Summary) -> Figure:
