@@ -18,6 +18,8 @@ MORE_ROWS = ("cflag-sgd", "cflag-shared", "cflag-tracked", "cflag-balanced", "ag
 """Rows of ours that the paper does not have."""
 TAIL_ROWS = ("replay-tail", "cflag-shared-tail")
 """The leaders with the average of a task's last models, where there are enough of them."""
+CHEAP_ROWS = ("cflag-balanced-fresh",)
+"""The leader with as few bytes as replay."""
 ALL_ROWS = tuple(dict.fromkeys((*TASK_ROWS, *CLASS_ROWS, *MORE_ROWS)))
 AT = ("small",)
 """The scale that our studies are about."""
@@ -50,7 +52,8 @@ def _parts() -> tuple[Cell, ...]:
 
 def _cost(budget: Budget) -> tuple[Cell, ...]:
     """All methods for the same gradients, rounds or bytes; ten rounds of replay are the largest budget."""
-    rows = {rounds: (*ALL_ROWS, *(TAIL_ROWS if rounds >= 10 else ())) for rounds in BUDGETS[budget]}
+    more = CHEAP_ROWS if budget == "bytes" else ()
+    rows = {rounds: (*ALL_ROWS, *(TAIL_ROWS if rounds >= 10 else ()), *more) for rounds in BUDGETS[budget]}
     return tuple(
         Cell(ends("cifar10", zeta), "cifar10", {"zeta": zeta, "rounds": rounds}, rows[rounds], at=rounds,
              budget=budget)

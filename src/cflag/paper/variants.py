@@ -50,6 +50,8 @@ OTHERS = (
     Variant("cflag-shared", "C-FLAG-Shared", "cflag-shared", None, rates=("beta",)),
     Variant("cflag-tracked", "C-FLAG-Tracked", "cflag-tracked", None, rates=("beta",)),
     Variant("cflag-balanced", "C-FLAG-Balanced", "cflag-balanced", None, rates=("beta",)),
+    Variant("cflag-balanced-fresh", "C-FLAG-Balanced, fresh moments", "cflag-balanced", None,
+            (("cflag-balanced.moments", "fresh"),), rates=("beta",)),
     Variant("replay-tail", "Erg-FL, last quarter averaged", "replay", None, TAIL),
     Variant("cflag-shared-tail", "C-FLAG-Shared, last quarter averaged", "cflag-shared", None, TAIL, rates=("beta",)),
     Variant("agem", "A-GEM-FL", "agem", None),
