@@ -128,7 +128,7 @@ def _looks(rows: Iterable[str]) -> dict[str, dict[str, Any]]:
     """
     shown = {row: VARIANTS[row].method if row.startswith(VARIANTS[row].method) else row for row in rows}
     number = numbers(shown.values())
-    styles = {"cflag-paper": "-", "cflag": "--"}
+    styles = {"cflag-paper": "-", "cflag": "--", "cflag-balanced-fresh": "-."}
     looks = {}
     for row, method in shown.items():
         own = main_cflag([row]) is not None
