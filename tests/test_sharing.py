@@ -123,6 +123,8 @@ def test_runs_of_other_settings_are_neither_shared_nor_mixed() -> None:
     longer = replace(newer, settings="a", rounds=11.0)
     assert summary("table-iid", longer).added_to(summary("table-iid", older)).entries == [longer]
     more = replace(newer, settings="a")
+    unknown = replace(made, rounds=None)
+    assert summary("table-iid", more).added_to(summary("table-iid", unknown)).entries[0].seeds == [1234, 1235, 1240]
     assert summary("table-iid", more).added_to(summary("table-iid", older)).entries[0].seeds == [1234, 1235, 1240]
 
 

@@ -130,7 +130,7 @@ def _united(new: CellResult | None, old: CellResult | None) -> CellResult:
         found = new or old
         assert found is not None  # a key is of one of the two
         return found
-    if new.seeds and (new.differs_from(old) or new.rounds != old.rounds):
+    if new.seeds and (new.differs_from(old) or old.rounds not in (None, new.rounds)):
         return new
     kept = [k for k, seed in enumerate(old.seeds) if seed not in new.seeds]
     weights = (len(kept), len(new.seeds))
